@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from sessions import QUICK, checkpoints, summary_of
 
@@ -276,6 +277,10 @@ def test_missing_extras(
     for name in hidden:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
+    # Where it has been imported before, its ids are known.
+    for name, registered in tuple(gymnasium.registry.items()):
+        if str(registered.entry_point).startswith(f"{module}."):
+            monkeypatch.delitem(gymnasium.registry, name)
     refused(words, says, here, capsys)
 
 

@@ -249,9 +249,10 @@ class Algorithm:
         value = out.value[:t]
         entropy = now.entropy()
         counts: dict[str, Tensor] = {}
-        if self.online_entropy and batch.online_weight is not None:
-            entropy = entropy * batch.online_weight
-            counts["learner/entropy_nats"] = rows_of(batch.online_weight, keep)
+        online = batch.online_weight if self.online_entropy else None
+        if online is not None:
+            entropy = entropy * online
+            counts["learner/entropy_nats"] = rows_of(online, keep)
         sums = {
             "learner/policy_loss": masked_sum(-log_prob * returns.advantage, keep),
             "learner/value_loss": value_loss(policy, returns, value, keep),
@@ -261,7 +262,7 @@ class Algorithm:
         counts |= cloning_counts(batch, keep, sums)
         loss = self.weighed(policy, sums)
         sums["learner/loss"] = loss
-        metrics = common_metrics(policy, batch, returns, keep, value, now, log_prob, sums)
+        metrics = common_metrics(policy, batch, returns, keep, value, now, log_prob, sums, online)
         return loss, metrics | {name: (sums[name].detach(), n) for name, n in counts.items()}
 
     def more_losses(
@@ -400,9 +401,11 @@ def common_metrics(
     now: ActionDistribution,
     log_prob: Tensor,
     sums: dict[str, Tensor],
+    online: Tensor | None = None,
 ) -> Metrics:
     """Return the metrics every loss reports, as (sum, count) over the rows of keep.
 
+    Entropies of an action's parts are of columns as far as they are online [B], where that is given.
     How far behavior and policy are apart is told over all valid rows: those rejected are the farthest.
     """
     import torch
@@ -426,7 +429,8 @@ def common_metrics(
         }
         if isinstance(now, Joint):
             for (name, _), entropy in zip(now.spec.parts, now.entropies, strict=True):
-                more[f"learner/entropy_nats/{name}"] = entropy.detach()
+                weighed = entropy if online is None else entropy * online
+                more[f"learner/entropy_nats/{name}"] = weighed.detach()
         metrics: Metrics = {name: (x.detach(), count) for name, x in sums.items()}
         valid, groups = count, [(keep, count, more | apart)]
         if keep is not batch.valid:
@@ -435,6 +439,9 @@ def common_metrics(
         for rows, num, given in groups:
             stacked = torch.where(rows, torch.stack(tuple(given.values())), 0.0).sum((1, 2))
             metrics |= {name: (x, num) for name, x in zip(given, stacked, strict=True)}
+        if online is not None:
+            of_parts = [name for name in more if name.startswith("learner/entropy_nats/")]
+            metrics |= {name: (metrics[name][0], rows_of(online, keep)) for name in of_parts}
         metrics["learner/valid_fraction"] = (valid, float(keep.numel()))
         if keep is not batch.valid:
             metrics["learner/rejected_fraction"] = (valid - count, valid)
