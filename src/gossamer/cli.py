@@ -442,7 +442,7 @@ def _bench(**asked: Any) -> None:
     "sweep",
     "search settings: many runs from one file",
     "Search settings: train many ordinary runs from one file, several at a time, and say which settings were best.\n"
-    "The same command goes on where the last one was stopped or killed.",
+    "The same command resumes a sweep that was stopped or killed.",
     Word("FILE", "a .toml file (docs/sweep.md)"),
     Word(
         "--jobs N",

@@ -79,8 +79,8 @@ class ClusterConfig:
     others join when machines do, with the average of those they hear. 0: it begins with all of them. Learners
     that cannot go on without each other (topology allreduce) all have to be there."""
     wait_seconds: Seconds = 120.0
-    """Longest time to wait for a place for the learners without which there is no run, >= 0. Another one that has
-    none for so long is told of."""
+    """Longest time to wait for a place for the learners without which there is no run, >= 0. A learner
+    that waits for longer is reported."""
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def train_seeds(
 ) -> int:
     """Train a config with several seeds, from its own on; return the exit code.
 
-    Runs that the folder holds already are gone on with, and those that are done are left as they are. Without a folder it is
+    Runs that the folder holds already are resumed, and those that are done are left as they are. Without a folder it is
     the newest one that holds seeds of these very settings, or a new one.
 
     Args:
