@@ -49,7 +49,6 @@ ELSEWHERE = {
     "num_envs": ("n_envs", "nenvs", "envs", "num_processes", "num_actors"),
     "total_env_steps": (
         *("total_timesteps", "timesteps", "total_steps", "max_steps", "steps", "num_env_steps"),
-        "train_for_env_steps",
     ),
     "stop_after_seconds": ("train_for_seconds", "time_total_s", "max_time_s"),
     "stop_at_return": ("reward_threshold", "stop_reward", "score_to_win"),
@@ -66,7 +65,7 @@ ELSEWHERE = {
     "greedy": ("eval_deterministic", "deterministic_eval"),
     "video": ("capture_video", "save_video", "record_video"),
     "num_learners": ("learners", "num_gpus", "world_size"),
-    "device": ("cuda", "no_cuda", "use_cuda", "use_gpu"),
+    "device": ("cuda", "no_cuda", "use_cuda", "gpu", "use_gpu"),
     "deterministic": ("torch_deterministic", "cuda_deterministic", "cudnn_deterministic"),
     "precision": ("dtype", "amp", "fp16", "mixed_precision"),
     "torso": ("features_extractor_class", "encoder_conv_architecture", "feature_extractor"),
@@ -114,6 +113,13 @@ EXPLAINED = {
     ("num_envs_per_worker", "num_envs_per_env_runner", "envs_per_worker"): (
         "{num_envs} counts all environments of a learner, over all its processes"
     ),
+    ("train_for_env_steps", "total_frames", "total_environment_frames"): (
+        "{total_env_steps} counts decisions: on Atari a quarter of the frames"
+    ),
+    ("shuffle_minibatches",): "{algorithm.deal} rows deals single env steps out to minibatches",
+    ("num_gpus_per_learner",): (
+        "with {device} cuda learners take GPUs in turn; on a cluster {cluster.gpus_per_learner} says how many"
+    ),
     ("anneal_lr", "use_linear_lr_decay", "lr_decay"): (
         "{optimizer.schedule} linear lowers the learning rate to 0 over the run and is the default; constant keeps it"
     ),
@@ -131,6 +137,9 @@ EXPLAINED = {
     ),
     ("vf_clip_param",): (
         "no squared error is capped; {algorithm.clip_value} limits how far a value moves"
+    ),
+    ("value_bootstrap", "use_proper_time_limits"): (
+        "a time limit is always a truncation, from which values are bootstrapped"
     ),
     ("use_gae",): "returns are always lambda-returns; without GAE is {algorithm.trace_lambda} 1",
     ("use_rnn", "use_lstm", "recurrent", "recurrent_policy"): (
@@ -152,6 +161,9 @@ EXPLAINED = {
     ("initial_stddev", "adaptive_stddev"): (
         "the deviation of actions is learnt and does not depend on the observation; "
         "{policy.init_log_std} is its first natural logarithm"
+    ),
+    ("obs_scale", "obs_subtract_mean"): (
+        "{policy.normalize_obs} normalises observations; without it, pixels are divided by 255"
     ),
     ("reward_scale",): (
         "rewards are not scaled; {algorithm.value_norm} and {algorithm.scale_rewards} adapt to their scale"
@@ -179,6 +191,10 @@ EXPLAINED = {
     ),
     ("eval_freq", "evaluation_interval", "eval_interval", "eval_every"): (
         "{evaluation.every_seconds} is the time between evaluations"
+    ),
+    ("explore",): "training always samples; {evaluation.greedy} true does not in evaluations",
+    ("callback", "callbacks"): (
+        "there are no callbacks; {stop_at_return}, {checkpoint_every_seconds} and {evaluation.every_seconds} do what they are mostly for"
     ),
     ("save_freq", "checkpoint_freq", "checkpoint_frequency", "save_interval"): (
         "{checkpoint_every_seconds} is the time between checkpoints"
