@@ -259,13 +259,9 @@ def unknown_setting(
     names = [one for one in names if not one.endswith(f".{ANY}")]  # which is no word
     meant = nearest(path + dot + _ours(path, last), names)
     # Who turns a switch off under another name must not be told to turn ours on.
-    if meant is None and (positive := last.removeprefix("no_")) != last:
-        off = (
-            nearest(path + dot + ours, names)
-            if (ours := _ours(path, positive)) != positive
-            else None
-        )
-        meant = f"no_{off}" if off in switches else None
+    if meant is None and (theirs := last.removeprefix("no_")) != (ours := _ours(path, theirs)):
+        off = nearest(path + dot + ours, names)
+        meant = f"no_{off}" if off and off in switches else None
     if meant and name.count(".") == meant.count("."):  # of the entry that was named
         parts = zip(name.split("."), meant.split("."), strict=True)
         meant = ".".join(x if x.isdecimal() or part == ANY else part for x, part in parts)
