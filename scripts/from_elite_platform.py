@@ -250,7 +250,7 @@ def _named(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     known = (*_RENAMED, *_SWITCHES, *_SPECIAL, *_LEFT_OUT)
     for name in made:
         if name not in known:
-            hint = did_you_mean(name, known, "; docs/coming-from.md lists them")
+            hint = did_you_mean(name, known, "; docs/coming-from/papers.md lists them")
             raise ConfigError(f"{where}: {name} is not a flag of the elite platform{hint}")
     return made
 

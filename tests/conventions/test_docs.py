@@ -118,7 +118,7 @@ def test_what_is_written_out_as_published_takes_nothing_from_suites() -> None:
 
     commands = [
         command
-        for command in train_commands(ROOT / "docs" / "coming-from.md")
+        for command in train_commands(ROOT / "docs" / "coming-from" / "papers.md")
         if "--algorithm.normalize-advantage" in command
     ]
     assert len(commands) >= 4
@@ -141,7 +141,7 @@ def test_a_preset_written_out_is_that_preset(preset: str) -> None:
         asked = parse_train(command[1:])
         return resolve(asked.settings, configs=asked.config)[0]
 
-    commands = train_commands(ROOT / "docs" / "coming-from.md")
+    commands = train_commands(ROOT / "docs" / "coming-from" / "papers.md")
     short = [command for command in commands if command[:3] == ["train", "--config", preset]]
     env_id = config(short[0]).env_id
     (written_out,) = [x for x in commands if x[1] == env_id and "--topology.max-staleness" in x]

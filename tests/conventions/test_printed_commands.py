@@ -84,11 +84,8 @@ def shortened(words: list[str]) -> list[str]:
 
 
 OTHERS = [
-    slow(words) if words[0] == "export" and "hub" not in words else words
-    for words in commands()
-    if words[0] not in LATER
+    slow(words) if words[0] == "export" else words for words in commands() if words[0] not in LATER
 ]
-"""Slow are exports of files that tests/export/ writes too."""
 
 
 def test_every_verb_is_printed() -> None:
@@ -189,3 +186,28 @@ def test_the_arithmetic_of_a_batch_is_that_of_the_settings() -> None:
         assert whole == envs * steps / config.replays[0].fraction, command
         assert each == whole / parts, command
         assert updates == round(1000 * parts * passes / (envs * steps)), command
+
+
+def test_exported_policies_answer_as_the_page_prints(
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The programs of docs/export.md, one for each format."""
+    page = (ROOT / "docs" / "export.md").read_text()
+    programs = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(programs) == 3
+    monkeypatch.chdir(tmp_path)
+    for program in programs:
+        kind = next(x for x in ("onnx", "pt2", "hub") if x in program)
+        if kind == "onnx":
+            pytest.importorskip("onnxruntime", reason="needs onnxruntime")
+        output = "policy" if kind == "hub" else f"policy.{kind}"
+        words = ["export", str(made / "runs" / "one"), "--format", kind, "--output", output]
+        more = ["--episodes", "1"] if kind == "hub" else []
+        assert cli.main([*words, *more]) == 0, capsys.readouterr().err
+        found: dict[str, Any] = {}
+        exec(compile(program, "docs/export.md", "exec"), found)
+        action = found["outputs"]["action"] if kind == "pt2" else found["action"]
+        assert set(torch.as_tensor(action).flatten().tolist()) <= {0, 1}

@@ -1,4 +1,4 @@
-"""The commands that docs/coming-from.md gives for those of earlier systems train, each for 300 steps."""
+"""The commands that docs/coming-from/papers.md gives for those of earlier systems train, each for 300 steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sessions import slow
 from gossamer import cli
 from gossamer.sweep.file import read_sweep
 
-PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
+PAGE = Path(__file__).parents[2] / "docs" / "coming-from" / "papers.md"
 OF_CLUSTERS = {"--placement", "--cluster.cpus-per-learner"}
 
 

@@ -56,13 +56,13 @@ def refusal(folder: Path, content: Any, *words: str) -> str:
 
 
 def test_the_published_command_is_that_of_the_page(tmp_path: Path) -> None:
-    """docs/coming-from.md writes the same out by hand."""
+    """docs/coming-from/papers.md writes the same out by hand."""
     flags = {
         "env": "PongNoFrameskip-v4",
         "environment_max_steps": 1_000_000,
         "replay_parameters": REPLAYS,
     }
-    page = (ROOT / "docs" / "coming-from.md").read_text().replace("\\\n", " ")
+    page = (ROOT / "docs" / "coming-from" / "papers.md").read_text().replace("\\\n", " ")
     (line,) = [
         x for x in page.splitlines() if x.startswith("gossamer train") and "--num-envs 50" in x
     ]

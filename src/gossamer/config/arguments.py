@@ -18,7 +18,15 @@ from gossamer.config.merging import Layer
 from gossamer.config.names import flag, place
 from gossamer.config.suggestions import near, unknown_setting
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import choices, fields_of, find_annotation, member_name, members, names_of
+from gossamer.config.tree import (
+    choices,
+    fields_of,
+    find_annotation,
+    member_name,
+    members,
+    names_of,
+    settings_of,
+)
 from gossamer.config.values import (
     SWITCH_WORDS,
     is_list,
@@ -35,10 +43,13 @@ if typing.TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _SHOW = "to see all settings: --show-config"
+_ENV = "type the environment's id alone: gossamer train ENV"
 _NO_FLAGS = {
     "dry_run": _SHOW,
     "print_config": _SHOW,
-    "env_id": "type the environment's id alone: gossamer train ENV",
+    "env_id": _ENV,
+    "env_name": _ENV,
+    "gym_id": _ENV,
 }
 """Flags that people expect, with what to type instead."""
 
@@ -190,7 +201,7 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
     if not word.startswith("--"):
         raise ConfigError(f"{head} is not a flag; flags start with two hyphens: --{name}")
     if name in _NO_FLAGS or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
-        raise ConfigError(f"{head} is not a flag; {_NO_FLAGS.get(name, _NO_FLAGS['env_id'])}")
+        raise ConfigError(f"{head} is not a flag; {_NO_FLAGS.get(name, _ENV)}")
     options = fields_of(Options)
     if name in options:
         _read_option(head, name, options[name].annotation, rest, found, attached=bool(equals))
@@ -233,7 +244,9 @@ def _read_setting(
         takes = attached or (rest and not rest[0].startswith("--"))
         place(found.settings, name, rest.popleft() if takes else True)
     else:
-        raise unknown_setting(Layer("command line", {}, typed=True), name, names_of(TrainConfig))
+        switches = {one for one, accepts in settings_of(TrainConfig) if is_switch(accepts)}
+        layer = Layer("command line", {}, typed=True)
+        raise unknown_setting(layer, name, names_of(TrainConfig), switches)
 
 
 def _take_value(head: str, annotation: Any, rest: deque[str], *, attached: bool) -> Any:

@@ -3,33 +3,91 @@
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING
 
 from gossamer.config.names import ANY, flag, with_any
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
     from gossamer.config.merging import Layer
 
 ELSEWHERE = {
+    "env_id": ("env_name", "gym_id"),
     "learning_rate": ("lr", "alpha"),
+    "schedule": ("lr_schedule", "lr_scheduler"),
+    "epsilon": ("eps", "adam_eps", "adam_epsilon", "rms_prop_eps"),
+    "beta1": ("adam_beta1",),
+    "beta2": ("adam_beta2",),
     "discount": ("gamma",),
-    "trace_lambda": ("lam", "lambda", "gae_lambda"),
-    "entropy_cost": ("ent_coef", "entropy_coef", "entropy_coeff", "beta"),
-    "value_cost": ("vf_coef", "value_coef", "value_loss_coef", "baseline_cost"),
-    "clip_ratio": ("clip_range", "clip_coef", "clip_param", "eps_clip"),
+    "trace_lambda": ("lam", "lambda", "lambda_", "gae_lambda"),
+    "entropy_cost": (
+        *("ent_coef", "entropy_coef", "entropy_coeff", "entropy_loss_coeff", "beta"),
+        "exploration_loss_coeff",
+    ),
+    "value_cost": (
+        *("vf_coef", "value_coef", "value_loss_coef", "vf_loss_coeff", "value_loss_coeff"),
+        "baseline_cost",
+    ),
+    "clip_ratio": ("clip_range", "clip_coef", "clip_param", "eps_clip", "ppo_clip_ratio"),
+    "clip_value": ("clip_range_vf", "ppo_clip_value"),
+    "clip_rho": ("vtrace_rho", "vtrace_clip_rho_threshold"),
+    "clip_c": ("vtrace_c",),
+    "clip_pg_rho": ("vtrace_clip_pg_rho_threshold",),
     "passes": ("epochs", "n_epochs", "num_epochs", "update_epochs", "ppo_epoch", "num_sgd_iter"),
-    "num_minibatches": ("num_mini_batch", "minibatches", "nminibatches"),
-    "unroll_length": ("n_steps", "num_steps", "rollout_length", "rollout_steps", "nsteps"),
+    "num_minibatches": ("num_mini_batch", "minibatches", "nminibatches", "num_batches_per_epoch"),
+    "normalize_advantage": ("norm_adv", "normalize_advantages", "advantage_normalization"),
+    "reward_clip": ("clip_rewards", "clip_reward", "reward_clipping"),
+    "value_norm": ("norm_reward", "normalize_reward", "normalize_rewards", "normalize_returns"),
+    "target_kl_nats": ("lr_schedule_kl_threshold", "kl_threshold"),
+    "unroll_length": (
+        *("n_steps", "num_steps", "rollout_length", "rollout_steps", "nsteps", "rollout"),
+        *("rollout_fragment_length", "horizon_length"),
+    ),
     "num_envs": ("n_envs", "nenvs", "envs", "num_processes", "num_actors"),
-    "total_env_steps": ("total_timesteps", "timesteps", "total_steps", "max_steps", "steps"),
-    "max_grad_norm": ("grad_clip", "clip_grad", "grad_norm_clipping"),
-    "run_folder": ("run_dir", "log_dir", "output_dir", "savedir", "outdir"),
+    "total_env_steps": (
+        *("total_timesteps", "timesteps", "total_steps", "max_steps", "steps", "num_env_steps"),
+    ),
+    "stop_after_seconds": ("train_for_seconds", "time_total_s", "max_time_s"),
+    "stop_at_return": ("reward_threshold", "stop_reward", "score_to_win"),
+    "max_grad_norm": ("grad_clip", "clip_grad", "grad_norm_clipping", "grad_norm"),
+    "run_folder": (
+        *("run_dir", "log_dir", "output_dir", "savedir", "outdir", "exp_name", "experiment"),
+        *("experiment_name", "train_dir", "tb_log_name", "storage_path"),
+    ),
+    "checkpoint_every_seconds": ("save_every_sec", "save_every_secs"),
+    "keep_checkpoints": ("checkpoints_to_keep", "max_checkpoints"),
+    "tensorboard": ("tensorboard_log", "tb_log", "use_tensorboard"),
+    "wandb": ("track", "with_wandb", "use_wandb"),
+    "episodes": ("n_eval_episodes", "num_eval_episodes", "evaluation_duration"),
+    "greedy": ("eval_deterministic", "deterministic_eval"),
+    "video": ("capture_video", "save_video", "record_video"),
     "num_learners": ("learners", "num_gpus", "world_size"),
-    "precision": ("dtype", "amp", "fp16"),
-    "hidden_sizes": ("net_arch", "hidden", "layers"),
+    "device": ("cuda", "no_cuda", "use_cuda", "gpu", "use_gpu"),
+    "deterministic": ("torch_deterministic", "cuda_deterministic", "cudnn_deterministic"),
+    "precision": ("dtype", "amp", "fp16", "mixed_precision"),
+    "torso": ("features_extractor_class", "encoder_conv_architecture", "feature_extractor"),
+    "hidden_sizes": ("net_arch", "hidden", "layers", "fcnet_hiddens", "encoder_mlp_layers"),
+    "activation": ("activation_fn", "fcnet_activation", "nonlinearity"),
+    "core": ("rnn_type",),
+    "core_size": ("rnn_size", "lstm_cell_size", "lstm_hidden_size", "hidden_size"),
+    "core_layers": ("rnn_num_layers", "n_lstm_layers", "num_lstm_layers"),
+    "init_log_std": ("log_std_init",),
+    "squash": ("squash_output",),
+    "normalize_obs": ("norm_obs", "normalize_input", "normalize_observations"),
+    "obs_clip": ("clip_obs", "clip_observations"),
+    "frame_skip": ("frameskip", "env_frameskip"),
+    "frame_stack": ("framestack", "env_framestack", "n_stack", "stack_size"),
+    "sticky": ("sticky_actions", "repeat_action_probability", "action_repeat_probability"),
+    "life_loss_terminal": ("terminal_on_life_loss", "episodic_life", "episode_life"),
+    "max_episode_steps": ("time_limit", "horizon", "max_episode_length"),
+    "workers": ("vec_env_cls", "vec_env_class", "num_env_workers"),
+    "env_groups": ("worker_num_splits",),
+    "actor_threads": ("policy_workers_per_policy",),
+    "learners_per_process": ("num_learners_per_process",),
+    "replay_ratio": ("replay_proportion",),
     "replays": ("replay_parameters",),
     "name": ("type",),
     "fraction": ("sample_ratio",),
@@ -41,6 +99,111 @@ ELSEWHERE = {
     "target_every_updates": ("target_update_interval", "target_network_update_freq"),
 }
 """Names that other trainers give our settings; only for hints."""
+EXPLAINED = {
+    ("batch_size", "minibatch_size", "mini_batch_size", "sgd_minibatch_size"): (
+        "a minibatch has {num_envs} x {unroll_length} / {algorithm.num_minibatches} rows"
+    ),
+    ("train_batch_size", "train_batch_size_per_learner"): (
+        "a batch has {num_envs} x {unroll_length} rows of each learner"
+    ),
+    ("num_workers", "num_env_runners", "num_rollout_workers"): (
+        "{num_envs} counts environments, {actors_per_learner} processes that act in them, "
+        "{env.workers} processes that only step them"
+    ),
+    ("num_envs_per_worker", "num_envs_per_env_runner", "envs_per_worker"): (
+        "{num_envs} counts all environments of a learner, over all its processes"
+    ),
+    ("train_for_env_steps", "total_frames", "total_environment_frames"): (
+        "{total_env_steps} counts decisions: on Atari a quarter of the frames"
+    ),
+    ("shuffle_minibatches",): "{algorithm.deal} rows deals single env steps out to minibatches",
+    ("num_gpus_per_learner",): (
+        "with {device} cuda learners take GPUs in turn; on a cluster {cluster.gpus_per_learner} says how many"
+    ),
+    ("anneal_lr", "use_linear_lr_decay", "lr_decay"): (
+        "{optimizer.schedule} linear lowers the learning rate to 0 over the run and is the default; constant keeps it"
+    ),
+    ("no_anneal_lr",): "{optimizer.schedule} constant keeps the learning rate",
+    ("target_kl",): (
+        "{algorithm.max_kl_nats} ends a batch early at this KL (in Stable-Baselines3 at 1.5 target_kl); "
+        "{algorithm.target_kl_nats} adapts the learning rate to it"
+    ),
+    ("kl_target", "kl_coeff", "use_kl_loss", "kl_loss_coeff"): (
+        "there is no KL term in the loss; {algorithm.max_kl_nats} ends a batch early, "
+        "{algorithm.target_kl_nats} adapts the learning rate"
+    ),
+    ("clip_vloss", "no_clip_vloss", "clip_value_loss"): (
+        "{algorithm.clip_value} is the range of value clipping, and 0, the default, turns it off"
+    ),
+    ("vf_clip_param",): (
+        "no squared error is capped; {algorithm.clip_value} limits how far a value moves"
+    ),
+    ("value_bootstrap", "use_proper_time_limits"): (
+        "a time limit is always a truncation, from which values are bootstrapped"
+    ),
+    ("use_gae",): "returns are always lambda-returns; without GAE is {algorithm.trace_lambda} 1",
+    ("use_rnn", "use_lstm", "recurrent", "recurrent_policy"): (
+        "{policy.core} gru and {policy.core} lstm make a policy recurrent"
+    ),
+    ("recurrence", "max_seq_len", "seq_len", "bptt_horizon"): (
+        "gradients go back through a whole trajectory, which has {unroll_length} rows"
+    ),
+    ("use_sde", "sde_sample_freq"): (
+        "there is no state-dependent exploration; {policy.noise_correlation} correlates the noise of successive actions"
+    ),
+    ("vf_share_layers", "actor_critic_share_weights", "share_features_extractor"): (
+        "{policy.separate_value} is the opposite: true gives the value layers of its own"
+    ),
+    ("ortho_init", "policy_initialization"): "weights always begin orthogonal",
+    ("policy_kwargs", "model_config", "features_extractor_kwargs"): (
+        "each part of the network has a setting, such as {policy.hidden_sizes}, {policy.activation} and {policy.torso}"
+    ),
+    ("initial_stddev", "adaptive_stddev"): (
+        "the deviation of actions is learnt and does not depend on the observation; "
+        "{policy.init_log_std} is its first natural logarithm"
+    ),
+    ("obs_scale", "obs_subtract_mean"): (
+        "{policy.normalize_obs} normalises observations; without it, pixels are divided by 255"
+    ),
+    ("reward_scale",): (
+        "rewards are not scaled; {algorithm.value_norm} and {algorithm.scale_rewards} adapt to their scale"
+    ),
+    ("optimizer_class", "opt_type", "use_rms_prop"): (
+        "{optimizer.name} is adam, adamw, rmsprop or rmsprop_tf"
+    ),
+    ("with_vtrace", "vtrace"): (
+        'choose algorithm:vtrace, or algorithm:impact, which clips like PPO; a file has algorithm = "vtrace"'
+    ),
+    ("async_rl",): "{lag} 0 acts and learns in turns; {lag} 1 and free overlap them",
+    ("max_policy_lag", "broadcast_interval"): (
+        "{lag} 0, 1 or free bounds how many versions an actor is behind; older data is not thrown away"
+    ),
+    ("serial_mode",): "{placement} inline runs everything in one thread",
+    ("num_batches_to_accumulate", "learner_queue_size", "queue_capacity"): (
+        "{replays.0.capacity} trajectories wait for the learner, with {lag} free"
+    ),
+    ("with_pbt",): "there is no population-based training; gossamer sweep searches settings",
+    ("num_policies",): (
+        "{num_learners} with topology single trains that many independent policies, without population-based training"
+    ),
+    ("restart_behavior", "reset_num_timesteps", "load_checkpoint"): (
+        "{resume} RUN continues a run, up to {total_env_steps} in all; every other run needs a {run_folder} of its own"
+    ),
+    ("eval_freq", "evaluation_interval", "eval_interval", "eval_every"): (
+        "{evaluation.every_seconds} is the time between evaluations"
+    ),
+    ("explore",): "training always samples; {evaluation.greedy} true does not in evaluations",
+    ("callback", "callbacks"): (
+        "there are no callbacks; {stop_at_return}, {checkpoint_every_seconds} and {evaluation.every_seconds} do what they are mostly for"
+    ),
+    ("save_freq", "checkpoint_freq", "checkpoint_frequency", "save_interval"): (
+        "{checkpoint_every_seconds} is the time between checkpoints"
+    ),
+    ("save_model", "save_best"): "the newest checkpoints and the best policy are always saved",
+    ("save_milestones_sec",): "{keep_checkpoints} 0 keeps every checkpoint",
+    ("wandb_project", "wandb_project_name"): "{wandb} logs to the project gossamer",
+}
+"""Names for which no setting of ours can be put, and what to do instead; a setting in braces is named as the user names settings."""
 REMOVED = {
     "compile": "a GPU's work is captured without it; leave it out",
 }
@@ -74,20 +237,47 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return None
 
 
-def unknown_setting(layer: Layer, name: str, known: Iterable[str]) -> ConfigError:
-    """Build the error for a name that is no setting, with the nearest one."""
+def unknown_setting(
+    layer: Layer, name: str, known: Iterable[str], switches: Container[str] = ()
+) -> ConfigError:
+    """Build the error for a name that is no setting, with the nearest one.
+
+    Args:
+        layer: the source that holds the name.
+        name: dotted, with underscores.
+        known: names of all settings.
+        switches: those of them that `--no-` turns off.
+    """
     if name in REMOVED:
         return ConfigError(f"{layer.shown(name)} is no longer a setting: {REMOVED[name]}")
     names = [*known]
     path, dot, last = with_any(name, names).rpartition(".")
+    refused = f"{layer.shown(name)} is not a setting"
+    for others, text in EXPLAINED.items():
+        if last in others:
+            return ConfigError(f"{refused}; {_in_names_of(layer, text)}")
     names = [one for one in names if not one.endswith(f".{ANY}")]  # which is no word
-    # A type is the kind of something below which it stands.
-    ours = (x for x, others in ELSEWHERE.items() if last in others and (path or x != "name"))
-    meant = nearest(path + dot + next(ours, last), names)
+    meant = nearest(path + dot + _ours(path, last), names)
+    # Who turns a switch off under another name must not be told to turn ours on.
+    if meant is None and (theirs := last.removeprefix("no_")) != (ours := _ours(path, theirs)):
+        off = nearest(path + dot + ours, names)
+        meant = f"no_{off}" if off and off in switches else None
     if meant and name.count(".") == meant.count("."):  # of the entry that was named
         parts = zip(name.split("."), meant.split("."), strict=True)
         meant = ".".join(x if x.isdecimal() or part == ANY else part for x, part in parts)
     # The environment has no flag of its own: it is the one positional argument.
     hint = f"did you mean {flag(meant) if layer.typed else meant}?" if meant else ""
     listed = "gossamer train --help-all lists all settings"
-    return ConfigError(f"{layer.shown(name)} is not a setting; {hint or listed}")
+    return ConfigError(f"{refused}; {hint or listed}")
+
+
+def _ours(path: str, theirs: str) -> str:
+    """Return the last part of the name that another trainer's stands for; itself if none does."""
+    # A type is the kind of something below which it stands.
+    named = (x for x, others in ELSEWHERE.items() if theirs in others and (path or x != "name"))
+    return next(named, theirs)
+
+
+def _in_names_of(layer: Layer, text: str) -> str:
+    """Return a text whose settings in braces are named as this source names them."""
+    return re.sub(r"\{(.*?)\}", lambda x: flag(x[1]) if layer.typed else x[1], text)
