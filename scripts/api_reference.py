@@ -129,6 +129,7 @@ def _attributes(of: type) -> list[str]:
         rows.append(_row(name, of.__annotations__[name], meaning))
     for name, member in vars(of).items():
         if isinstance(member, property) and not name.startswith("_"):
+            assert member.fget
             returns = inspect.signature(member.fget).return_annotation
             rows.append(_row(name, returns, read_docstring(member).text))
     return rows

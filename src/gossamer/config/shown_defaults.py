@@ -47,4 +47,5 @@ def in_common(by_suite: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     return {
         name: value if all(one.get(name) == value for one in others) else BY_SUITE
         for name, value in first.items()
+        if name != "env_id"
     }
