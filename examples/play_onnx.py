@@ -116,6 +116,20 @@ class Policy:
             held[last] = outputs[part["output"]][0]
         return _with_tuples(whole)
 
+    def sample(self, outputs: dict[str, Any], rng: np.random.Generator) -> Any:
+        """Draw an action in place of the greedy one that `action_of` returns; of Discrete and MultiDiscrete actions alone."""
+        about = self.about["action"]
+        joint = self.about.get("mask", {}).get("form") == "joint"
+        if about["kind"] not in ("categorical", "multi_categorical") or joint:
+            raise ValueError("only Discrete and MultiDiscrete actions are sampled; leave that out")
+        logits = np.split(outputs["action_params"][0], np.cumsum(about["sizes"])[:-1])
+        # The largest of logits with Gumbel noise is a sample of their distribution.
+        drawn = np.array([np.argmax(x + rng.gumbel(size=x.shape)) for x in logits])
+        if "last_action" in self._before:
+            self._before["last_action"] = drawn.reshape(self._before["last_action"].shape)
+        taken = outputs["action"][0]
+        return (drawn + about["start"]).reshape(taken.shape).astype(taken.dtype)
+
     @staticmethod
     def _lay_out(obs: Any, about: dict[str, Any], dtype: str) -> Any:
         """Turn an array that the environment returns into the policy's."""

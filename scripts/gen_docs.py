@@ -1,4 +1,7 @@
-"""Write docs/settings.md and docs/metrics.md from the code, which is where their text lives.
+"""Write the pages and the parts of pages in docs/ whose text lives in the code.
+
+Whole pages: command-line.md, metrics.md, settings.md. Parts, between `<!-- generated: NAME -->` and `<!-- end -->`: the
+reference in python.md, and the defaults by suite in algorithms/NAME.md.
 
     python scripts/gen_docs.py          writes the pages that changed
     python scripts/gen_docs.py --check  says which are old, and exits 1 if any is
@@ -11,11 +14,21 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gossamer.config.help import setting_groups, values_of
+from api_reference import api_reference
+from command_line_page import command_line_page
+from suite_defaults import defaults_table
+
+from gossamer.config import kinds
+from gossamer.config.help import shown_groups, values_of
 from gossamer.config.names import flag
 from gossamer.record.metrics import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -24,7 +37,13 @@ SETTINGS_INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from the docstrings in the code; edit those. -->
 
-Every setting of `gossamer train`: its flag, the default, and what it means. The same names, with
+Every setting of `gossamer train`: its flag, the default, and what it means. Defaults are those of a run with the
+default algorithm, PPO; in the tables of the other algorithms, of a run with that algorithm. *by suite*: the default
+depends on the environment's suite. `gossamer train ENV --help` shows the values for one environment, and the pages of
+[PPO](algorithms/ppo.md), [A2C](algorithms/a2c.md), [V-trace](algorithms/vtrace.md), [LASER](algorithms/laser.md) and
+[IMPACT](algorithms/impact.md) have a table of all suites.
+
+The same names, with
 underscores and nested tables, are the keys of `--config` files:
 
 ```toml
@@ -40,7 +59,7 @@ learning_rate = [2.5e-4]
 ```
 
 Precedence, highest first: command line, `--config` files, the resumed run, what
-`gossamer tune` found on this machine, the suite, the defaults below.
+`gossamer tune` found on this machine, the suite, the defaults of the code.
 `--show-config` prints every setting that would be used and the layer that set it. `auto`, and `0` where the text says
 auto, are resolved from the environment and the machine at the start.
 
@@ -77,7 +96,7 @@ def settings_page() -> str:
 def settings_table() -> str:
     """Return every setting with default and meaning as tables, one for each group."""
     lines: list[str] = []
-    for group in setting_groups():
+    for group in shown_groups():
         lines += [f"## {group.title}", "", group.intro, ""]
         if not group.rows:
             lines += ["No settings of its own.", ""] if ":" in group.title else []
@@ -111,9 +130,35 @@ def metrics_page() -> str:
     return METRICS_INTRO + "\n".join(lines).strip() + "\n"
 
 
+PARTS: dict[str, Callable[[], str]] = {
+    "api": api_reference,
+    **{f"defaults {name}": partial(defaults_table, name) for name in kinds("algorithm")},
+}
+"""Text of each generated part of a page, by the name in its marker."""
+MARKED = re.compile(r"(<!-- generated: ([\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """Return a page with its generated parts as they are now.
+
+    Raises:
+        KeyError: there is no such part.
+    """
+    return MARKED.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n\n{found[3]}", text)
+
+
 def pages() -> dict[str, str]:
-    """Return each generated page by its path below the project."""
-    return {"docs/metrics.md": metrics_page(), "docs/settings.md": settings_page()}
+    """Return each generated page, and each page with a generated part, by its path below the project."""
+    found = {
+        "docs/command-line.md": command_line_page(),
+        "docs/metrics.md": metrics_page(),
+        "docs/settings.md": settings_page(),
+    }
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        name, text = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+        if name not in found and MARKED.search(text):
+            found[name] = filled(text)
+    return found
 
 
 def main() -> int:

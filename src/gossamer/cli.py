@@ -362,7 +362,7 @@ RUN = Word("RUN", "a run folder, part of its name, or last")
         _reads(Seed),
     ),
     *NAMED_AGAIN,
-    Word("--sample", "sample actions; else the likeliest"),
+    Word("--sample", "sample actions instead of taking the likeliest"),
     Word("--seed N", "seed of episodes", _reads(Seed), 1),
     Word(
         "--device auto|cpu|cuda",
@@ -565,10 +565,12 @@ def _runs(**asked: Any) -> None:
     ),
     Word(
         "--threshold RETURN",
-        "tell env steps and seconds to a mean of RETURN over 100 training episodes",
+        "also report env steps and seconds to a mean return of RETURN over 100 training episodes",
         _reads(Number),
     ),
-    Word("--x env_steps|seconds", "what curves are over", default="env_steps", dest="axis"),
+    Word(
+        "--x env_steps|seconds", "horizontal axis of the curves", default="env_steps", dest="axis"
+    ),
     Word("--plot FILE", "draw curves, scores and profile: .png, .svg or .pdf"),
     JSON,
     Word("--markdown", "print Markdown"),
@@ -617,7 +619,7 @@ def _watch(**asked: Any) -> None:
     Word("[FILE]", "", default=""),
     Word(
         "--address HOST:PORT",
-        "of the cluster; otherwise RAY_ADDRESS, or the cluster that this machine belongs to",
+        "address of the cluster; default: RAY_ADDRESS, or the cluster that this machine belongs to",
         default="",
     ),
     JSON,

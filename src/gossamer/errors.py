@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """The user's mistake, told in one line: what was wrong, the value, what is allowed, what to type."""
+    """A mistake of the user, in one line: the setting, its value, what is allowed, what to type. A `ValueError`."""
 
 
 class RunFailed(RuntimeError):
-    """A run that cannot go on; the message is for the user and the exit code is 1."""
+    """A run that cannot continue; the message says why and what to type. A `RuntimeError`; the exit code of a command is 1."""

@@ -64,7 +64,7 @@ class Options:
     """continue a run: a path, part of its name, or last"""
     seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None
     """train N runs that differ in their seed, from --seed on, as many at a time as fit the cores; with the same
-    --run-folder the command resumes them"""
+    --run-folder, seeds that are not done are resumed"""
     trust: bool = False
     """with --resume: allow a run from another machine or user to import its environment and parts, such as
     module:function"""

@@ -17,9 +17,18 @@ from typing import Any, Literal, NamedTuple, cast
 from gossamer.config import own_parts
 from gossamer.config.arguments import Options
 from gossamer.config.names import ANY, flag
+from gossamer.config.shown_defaults import (
+    BY_SUITE,
+    BY_TOPOLOGY,
+    default_algorithm,
+    defaults_by_suite,
+    defaults_of,
+    in_common,
+)
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import choices, fields_of, flatten, member_name, members, to_tree
 from gossamer.config.values import bare, is_list, is_mapping, is_switch, kinds_of
+from gossamer.topology.base import Topology
 
 if typing.TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -128,6 +137,11 @@ def _groups_of(name: str, kinds: tuple[type, ...], *, listed: bool) -> Iterator[
         yield Group(f"{name}:{member_name(kind)}", _intro(kind), own)
 
 
+def option_rows() -> tuple[Row, ...]:
+    """Return the options of `gossamer train` that are no settings."""
+    return _rows(Options)
+
+
 def kinds(section: str) -> dict[str, str]:
     """Return the names a section can be chosen by, with what each is in one line."""
     found = choices(fields_of(TrainConfig)[section].annotation)
@@ -157,6 +171,65 @@ COMMON: Mapping[str, tuple[str, ...]] = {
 """Settings that most people use, which the short help tells."""
 
 
+def shown_groups(
+    *, algorithm: str = "", topology: str = "", config: TrainConfig | None = None
+) -> tuple[Group, ...]:
+    """Return every setting, grouped, with the defaults that a run would use.
+
+    Without a config a default that depends on the environment is `BY_SUITE`.
+
+    Args:
+        algorithm: whose defaults the settings that do not belong to an algorithm have; empty: the one that suites choose.
+        topology: the one that a run would have; empty: any.
+        config: of a run, in place of both. Algorithms that it does not use have the defaults of its environment.
+    """
+    run = dict(flatten(to_tree(config))) if config else {}
+    algorithm = run.get("algorithm.name", algorithm) or default_algorithm()
+    used = {"topology": {run.get("topology.name", topology)}}
+    used["replays"] = {replay.name for replay in config.replays} if config else set()
+    known = {algorithm: run} if config else {}
+
+    def defaults(group: Group) -> Mapping[str, Any]:
+        section, _, kind = group.title.partition(":")
+        if section in used:
+            return run if kind in used[section] or not kind else {}
+        name = kind or algorithm
+        if name not in known:
+            known[name] = (
+                defaults_of(config.env_id, name) if config else in_common(defaults_by_suite(name))
+            )
+        return known[name]
+
+    return tuple(_with_defaults(group, defaults(group)) for group in setting_groups())
+
+
+def _with_defaults(group: Group, values: Mapping[str, Any]) -> Group:
+    rows = (row._replace(default=values.get(row.name, row.default)) for row in group.rows)
+    return group._replace(rows=tuple(rows))
+
+
+def _common_rows(groups: Iterable[Group], algorithm: str, topology: str) -> dict[str, Row]:
+    """Return by name the rows of settings that a run with an algorithm and a topology has; those of any topology for none."""
+    rows: dict[str, Row] = {}
+    by_topology: dict[str, dict[str, Row]] = {}
+    for group in groups:
+        section, _, kind = group.title.partition(":")
+        if section == "topology" and kind and not topology:
+            for row in group.rows:
+                by_topology.setdefault(row.name, {})[kind] = row
+        elif section not in ("algorithm", "topology") or kind in ("", algorithm, topology):
+            for row in group.rows:
+                rows.setdefault(row.name, row)
+    for name, of_kinds in by_topology.items():
+        shown = {kind: row.default_shown for kind, row in of_kinds.items()}
+        row = next(iter(of_kinds.values()))
+        if len(set(shown.values())) > 1:
+            each = ", ".join(f"{kind} {default}" for kind, default in shown.items())
+            row = row._replace(default=f"{BY_TOPOLOGY}: {each}")
+        rows[name] = row
+    return rows
+
+
 def train_help(
     *,
     every: bool = False,
@@ -170,33 +243,68 @@ def train_help(
     Args:
         every: all settings, by section; otherwise those that most people use.
         chosen: kinds of parts whose own settings are told first, such as "algorithm:ppo".
-        config: whose values stand in brackets where it has them; None: the general defaults.
+        config: whose values stand in brackets where it has them; None: those that every suite of environments has.
         width: of a line.
         color: titles are bold.
     """
-    values = dict(flatten(to_tree(config))) if config else {}
-    known = [
-        g._replace(rows=tuple(r._replace(default=values.get(r.name, r.default)) for r in g.rows))
-        for g in setting_groups()
-    ]
-    rows = {row.name: row for group in reversed(known) for row in group.rows}
-    wanted = set(chosen)
+    wanted = {group.title for group in setting_groups()} & set(chosen)
+    parts = dict(title.split(":", 1) for title in wanted)
+    topology = config.topology.name if config else parts.get("topology", "")
+    algorithm = config.algorithm.name if config else parts.get("algorithm", default_algorithm())
+    known = shown_groups(algorithm=algorithm, topology=topology, config=config)
     first = [group for group in known if group.title in wanted]
     told = {row.name for group in first for row in group.rows}
     others = [group for group in known if group not in first]
     last = ""
     if not every:
-        common = ((t, [rows[x] for x in names if x not in told]) for t, names in COMMON.items())
+        # Learners that do not talk have nothing to set, but who reads this may want some that do.
+        talks = topology if topology != Topology.default_kind else ""
+        rows = _common_rows(known, algorithm, talks)
+        common = (
+            (t, [rows[x] for x in names if x in rows and x not in told])
+            for t, names in COMMON.items()
+        )
         others = [Group(t, "", tuple(map(_shortened, some))) for t, some in common if some]
-        last = f"All {len(rows)} settings: gossamer train --help-all; of one part: gossamer train algorithm:ppo --help"
+        count = len({row.name for group in known for row in group.rows})
+        last = f"All {count} settings: gossamer train --help-all; of one part: gossamer train algorithm:ppo --help"
     lines = [line for group in first for line in (*_told(group, width, color), "")]
-    options = (line for row in _rows(Options) for line in _help_of(row, row.meaning, width))
-    lines += [_USAGE, *options, _SETTINGS_USAGE]
-    if config:
-        lines += ["", f"In brackets: the values that {config.env_id} would be trained with."]
+    options = (line for row in option_rows() for line in _help_of(row, row.meaning, width))
+    lines += [
+        _USAGE,
+        *options,
+        *_choices_told(width),
+        _SETTINGS_USAGE,
+        "",
+        *_brackets(config, algorithm, width),
+    ]
     for group in others:
         lines += ["", *_told(group, width, color)]
     return "\n".join([*lines, *(["", last] if last else [])])
+
+
+def _choices_told(width: int) -> Iterator[str]:
+    """Yield how an algorithm and a topology are chosen, with their names."""
+    for section, what, default in (
+        ("algorithm", "the algorithm that trains", default_algorithm()),
+        ("topology", "the way in which several learners mix", Topology.default_kind),
+    ):
+        names = ", ".join(kinds(section))
+        text = f"{what}: {names}, or a class of your own as module:Class [{default}]"
+        yield from _lines_of(f"  {section}:NAME", text, width)
+
+
+def _brackets(config: TrainConfig | None, algorithm: str, width: int) -> list[str]:
+    """Return the lines that say what stands in brackets."""
+    text = (
+        f"In brackets: the value that a run with algorithm:{algorithm} has; {BY_SUITE}: it depends on the suite of "
+        "environments, and gossamer train ENV --help shows it."
+    )
+    if config:
+        text = (
+            f"In brackets: the value that a run in {config.env_id} has; of algorithms that are not chosen, the default of "
+            "its suite."
+        )
+    return textwrap.wrap(text, width)
 
 
 def _told(group: Group, width: int, color: bool) -> Iterator[str]:
@@ -215,7 +323,11 @@ def _shortened(row: Row) -> Row:
 
 
 def _help_of(row: Row, text: str, width: int) -> Iterator[str]:
-    indent, head = 38, f"  {flag(row.name)} {row.values}".rstrip()
+    yield from _lines_of(f"  {flag(row.name)} {row.values}".rstrip(), text, width)
+
+
+def _lines_of(head: str, text: str, width: int) -> Iterator[str]:
+    indent = 38
     body = textwrap.wrap(text, max(width - indent, 30), break_on_hyphens=False)
     if len(head) >= indent - 1:
         yield head
@@ -268,7 +380,6 @@ general:
                                       envpool:Ant-v5, module:function; leave it out with --resume or
                                       a preset that names one"""
 _SETTINGS_USAGE = """\
-  algorithm:NAME, topology:NAME       choose an algorithm or a topology; module:Class is one of your own
   --SECTION.SETTING VALUE             change a setting, see below; --no-SETTING turns a switch off
   --replay-ratio X                    replay X columns per new one; --replays.1.name elite sets the kind of
                                       replay (module:Class is one of your own), --replays.1.capacity-steps

@@ -37,7 +37,7 @@ from gossamer.system.cores import num_cores
 from gossamer.system.reading import clipped, quoted
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import os
 
     from gossamer.replay.settings import ReplaySettings
 
@@ -53,6 +53,8 @@ REPLAYING = "laser"
 """That algorithm: it learns from older data, as far as its policy is still near."""
 TUNED = "tuned on this machine"
 """Layer label of what `gossamer tune` found."""
+ONE_HERE = "1 here"
+"""End of the layer label of a number of learners that the machine decides, where it is kept out."""
 SHAPE = TUNABLE | {
     "num_envs", "unroll_length", "learners_per_process", "actors_per_learner", "placement", "device", "precision",
     "lag", "replays", "replay_ratio", "policy", "topology",
@@ -149,7 +151,7 @@ def merge_layers(
     if decided:
         count, why = tuned, f"{tuned} learner{'s' * (tuned != 1)}"
         if not tuned:
-            count, why = 1, "1 here"
+            count, why = 1, ONE_HERE
             if machine:
                 count, why = learners_for(config, num_cores(), gpu=bool(visible_gpus()))
         layers += learners_layers(config, origin, count, label=decided, why=why)
@@ -378,17 +380,20 @@ def make_config(
     settings: Mapping[str, Any] | None = None,
     *,
     presets: Sequence[str] = (),
-    resume: str | None = None,
+    resume: str | os.PathLike[str] | None = None,
     trust: bool = False,
 ) -> TrainConfig:
-    """Return the config `gossamer train ENV` would use: defaults, a resumed run's, presets, settings.
+    """Return the config that `gossamer train ENV` would use: defaults, those of the suite, a resumed run's settings, presets, settings.
 
     Args:
-        env_id: the environment; empty: a preset's.
-        settings: by field name, nested or dotted: {"algorithm": {"name": "ppo"}, "algorithm.passes": 3}.
-        presets: preset names or settings files; later ones win.
-        resume: a run that is to be continued: what it was trained with holds where nothing else is given.
-        trust: import the environment and parts that the run to be continued names, wherever it comes from.
+        env_id: the environment's id; empty: a preset's, or the resumed run's.
+        settings: settings by field name, nested or dotted: `{"algorithm": {"name": "ppo"}, "algorithm.passes": 3}`.
+        presets: preset names or settings files (.toml or .json); later ones win.
+        resume: a run to continue: its settings hold where no others are given.
+        trust: import the environment and parts that the run to continue names, wherever the run comes from.
+
+    Returns:
+        All settings, checked; `train(config)` trains with them.
 
     Raises:
         ConfigError: a mistake in the settings, or no such run.
@@ -405,7 +410,7 @@ def in_python(name: str, value: str) -> str:
 
 
 def saved_settings(
-    run: str | Path | None,
+    run: str | os.PathLike[str] | None,
     *,
     named: Sequence[Tree] = (),
     trust: bool = False,

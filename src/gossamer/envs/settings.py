@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 
 Suite = Literal["atari", "box2d", "classic", "minigrid", "mujoco", "toy", "other"]
 
+SUITE_IDS: dict[Suite, str] = {
+    "other": "module:function",
+    "classic": "CartPole-v1",
+    "box2d": "LunarLander-v3",
+    "mujoco": "HalfCheetah-v5",
+    "atari": "PongNoFrameskip-v4",
+    "minigrid": "MiniGrid-DoorKey-5x5-v0",
+    "toy": "FrozenLake-v1",
+}
+"""An id of each suite; the first is that of all environments of no known suite."""
+
 _ATARI = re.compile(r"^ALE/\w+-v\d+$|^\w+NoFrameskip-v\d+$")
 _MUJOCO = re.compile(
     r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum"

@@ -50,13 +50,13 @@ class Evaluation:
     """Returns of whole episodes, in the order of their numbers."""
 
     returns: tuple[float, ...]
-    """Sums of unclipped rewards."""
+    """Return of each episode: the sum of its rewards as the environment paid them."""
     lengths: tuple[int, ...]
-    """Env steps."""
+    """Length of each episode in env steps."""
     truncated: int
-    """Episodes that a time limit cut."""
+    """Number of episodes that a time limit cut."""
     tasks: tuple[int, ...] = ()
-    """Number of each episode's task; empty without a family."""
+    """Number of each episode's task; empty without a family of tasks."""
     held_out: Evaluation | None = None
     """Evaluation of the same policy on tasks that training does not see; None where there are none."""
 
@@ -83,12 +83,12 @@ class Evaluation:
         return half_width(self.standard_error, len(set(self.tasks)) or len(self.returns))
 
     def minus(self, other: Evaluation) -> Evaluation:
-        """Return by how much more was earned in each of the same episodes."""
+        """Return, as an evaluation, how much higher each return is than that of the same episode in another one."""
         returns = tuple(a - b for a, b in zip(self.returns, other.returns, strict=True))
         return Evaluation(returns, self.lengths, self.truncated, self.tasks)
 
     def plus(self, other: Evaluation) -> Evaluation:
-        """Return both as one evaluation, without what is held out."""
+        """Return the episodes of both as one evaluation, without held-out tasks."""
         return Evaluation(
             self.returns + other.returns,
             self.lengths + other.lengths,
@@ -97,7 +97,7 @@ class Evaluation:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as it is written into files."""
+        """Return the row that evaluation.jsonl has."""
         row: dict[str, Any] = {
             "mean": self.mean,
             "standard_error": self.standard_error,

@@ -30,7 +30,7 @@ class Carried(NamedTuple):
     core_state: Tensor
     """[S, B] recurrent state."""
     action: Tensor
-    """[1, B, *action_shape] of its distribution."""
+    """[1, B, *action_shape] the last action, as the policy's distribution has it."""
 
 
 def nothing_carried(policy: ActorCritic, num_envs: int) -> Carried:

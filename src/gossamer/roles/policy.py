@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 class Policy(ActorCritic):
     """The network of a run, and how its environment's observations and actions become the network's.
 
-    It is a `torch.nn.Module`: `policy(rows, ...)` asks the network itself, see `ActorCritic.forward`.
+    It is a `torch.nn.Module`: `policy(obs, starts, core_state)` runs the network itself on rows of observations.
     """
 
     interface: Interface
-    """What passes between it and its environment."""
+    """How its environment is made, and the form of its observations, actions and masks."""
 
     @property
     def observation_space(self) -> Space[Any]:
@@ -58,19 +58,20 @@ class Policy(ActorCritic):
 
         Args:
             obs: as the environment returns it; of B environments [B, ...].
-            state: what the last call returned; None: an episode begins, in every environment.
+            state: the state that the last call returned; None: an episode begins, in every environment.
             deterministic: take the likeliest action, as `gossamer.evaluate` does, instead of sampling.
-            reward: of the last step, as the environment paid it, [B] of several; for a network that is fed rewards.
-            episode_start: whether an episode begins with this observation, [B] of several; what is carried is forgotten.
-            generator: of samples; None: torch's own.
-            mask: which actions are allowed, as the environment's info says in `action_mask`; of B environments a sequence of
-                such masks. An observation that holds it says it itself.
+            reward: reward of the last step, as the environment paid it; of B environments [B]. For a policy that was
+                trained with `policy.last_reward`.
+            episode_start: whether an episode begins with this observation, of B environments [B]; the state is cleared.
+            generator: random generator of sampled actions; None: torch's own.
+            mask: allowed actions, as the environment's info has them in `action_mask`; of B environments a sequence of
+                such masks. Not needed where the observation holds the mask.
 
         Returns:
-            The action as the environment takes it, [B, ...] of several, and the state for the next call.
+            The action as the environment takes it, of B environments [B, ...], and the state for the next call.
 
         Raises:
-            ValueError: an observation is not of the environment's space, something has another size, or there is no mask
+            ValueError: an observation is not of the environment's space, an argument has another size, or there is no mask
                 though the policy was trained with one.
         """
         form = self.interface.obs_format

@@ -57,21 +57,31 @@ def evaluate(
     env_id: str = "",
     trust: bool = False,
 ) -> Evaluation:
-    """Play full episodes with a run's policy, with seeds of their own, and return what they earned.
+    """Play full episodes with a run's policy, with seeds that training does not use.
 
     Args:
-        run: a run folder, part of its path, "last", or what `train` has returned.
-        episodes: how many, at least 1. Of a family of tasks that many or more, the same number of each
-            training task, and then the same of `held_out` tasks; where there are more than 100 tasks and
-            more than `episodes`, one of each of that many.
+        run: a run folder, part of its path, "last", or the result of `train`.
+        episodes: number of episodes, at least 1. Of a family of tasks: at least that many on the training tasks, the same
+            number for every task, and then as many on `held_out` tasks; of more than 100 tasks (and more than
+            `episodes`), one episode of each of that many.
         checkpoint: "last", "best", "candidate" or a number of updates.
-        learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
+        learner: number of the learner whose policy is played; None: the run's policy, which for gossip and diffusion is
+            the average of all learners.
         sample: sample actions instead of taking the likeliest.
-        seed: of the episodes, and of sampling.
-        device: where the policy computes: "auto", "cpu" or "cuda".
+        seed: seed of the episodes and of sampled actions.
+        device: device of the policy: "auto", "cpu" or "cuda".
         torso: feature layers of your own that the run was trained with.
-        env_id: as for `load_policy`.
-        trust: likewise.
+        env_id: the run's environment, named again; see `load_policy`.
+        trust: import the environment and parts that the run names, wherever the run comes from.
+
+    Returns:
+        Returns and lengths of the episodes, and their mean.
+
+    Raises:
+        ConfigError: there is no such run or checkpoint, it does not fit its settings, or it would import code that
+            nothing shows to be yours.
+        RunFailed: an environment raised an exception or is stuck.
+        KeyboardInterrupt: Ctrl-C, after the step that is being played.
     """
     where = find_device(device, has_gpu=torch.cuda.is_available())
     folder = RunFolder.open(run)

@@ -175,13 +175,21 @@ def load_policy(
     `action, state = policy.act(obs, state)` takes the environment's own observations.
 
     Args:
-        run: a run folder, part of its path, "last", or what `train` has returned.
+        run: a run folder, part of its path, "last", or the result of `train`.
         checkpoint: "last", "best", "candidate" or a number of updates.
-        learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
+        learner: number of the learner whose policy is loaded; None: the run's policy, which for gossip and diffusion is
+            the average of all learners.
         torso: feature layers of your own that the run was trained with.
-        env_id: the run's environment again: as module:function it is imported of a run that began elsewhere
-            only if it is named here.
+        env_id: the run's environment, named again: a module:function of a run that began on another machine is imported
+            only if it is named here, or with `trust`.
         trust: import the environment and parts that the run names, wherever the run comes from.
+
+    Returns:
+        The policy, a `torch.nn.Module` whose parameters need no gradient.
+
+    Raises:
+        ConfigError: there is no such run or checkpoint, it does not fit its settings, or it would import code that
+            nothing shows to be yours.
     """
     folder = RunFolder.open(run)
     config = config_of(folder, env_id, trust=trust)

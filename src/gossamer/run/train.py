@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 import traceback
 from collections.abc import Mapping
@@ -64,12 +65,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Where a run is and what came of it; a path, for `load_policy` and `evaluate`."""
+    """The folder of a run and its summary. It is a path: `load_policy`, `evaluate` and `train(resume=...)` take it as it is."""
 
     folder: Path
     """The run folder."""
     summary: Mapping[str, Any] = field(default_factory=dict)
-    """Content of summary.json."""
+    """Content of the run's summary.json: `env_steps`, `updates`, `restarts` (processes that were replaced), `seconds`,
+    `steps_per_second`, `mean_return_last_100` (training episodes), `best_evaluation` (mean return),
+    `best_evaluation_episodes`, `candidate_evaluation`, `best_learner`, `exit_reason` (a sentence) and `exit`: a dict of
+    `kind` ("done" or "stopped") and `cause` (the setting whose limit was reached, or the signal). None where there is
+    no value."""
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -79,29 +84,34 @@ def train(
     task: TrainConfig | str | Mapping[str, Any] = "",
     *,
     presets: Sequence[str] = (),
-    resume: str | Path | None = None,
+    resume: str | os.PathLike[str] | None = None,
     trust: bool = False,
     torso: torch.nn.Module | None = None,
     quiet: bool = False,
     **settings: Any,
 ) -> TrainResult:
-    """Train a policy and return where the run is: `train("CartPole-v1", total_env_steps=20_000)`.
+    """Train a policy, or continue a run, until a limit is reached: `train("CartPole-v1", total_env_steps=20_000)`.
 
     Args:
-        task: an environment's id, settings by name (`env_id` among them), or what `make_config` has returned; empty: that
-            of the run to continue, or of a preset.
+        task: an environment's id, settings by name (`env_id` among them), or a config from `make_config`; empty: the
+            environment of the run to continue, or of a preset.
         presets: preset names or settings files, as for `make_config`.
-        resume: the run to continue; with a task that is no config, its settings hold where no others are given.
-        trust: import the environment and parts that the run to be continued names, wherever it comes from.
-        torso: your own feature layers, [N, *obs_shape] float -> [N, F] with `feature_size`.
-        quiet: show no progress.
-        settings: by field name, such as `algorithm="ppo"` or `optimizer={"learning_rate": 1e-3}`; none beside a config.
+        resume: the run to continue: a run folder, part of its path, "last", or the result of `train`. Unless the task is
+            a config, the run's settings hold where no others are given.
+        trust: import the environment and parts that the run to continue names, wherever the run comes from.
+        torso: feature layers of your own, a module from [N, *obs_shape] float to [N, F] with an attribute `feature_size`.
+        quiet: print no progress.
+        settings: settings by field name, nested or dotted, such as `algorithm="ppo"` or
+            `optimizer={"learning_rate": 1e-3}`; none beside a config.
+
+    Returns:
+        The run's folder and its summary.
 
     Raises:
         ConfigError: a mistake in the settings; nothing was created.
-        RunFailed: the run could not go on; its folder says why.
-        KeyboardInterrupt: Ctrl-C; the run has saved a checkpoint, unless it was pressed twice. So with other signals that
-            stop a run: whoever heard them before hears them once it is saved.
+        RunFailed: the run could not continue; its folder says why.
+        KeyboardInterrupt: Ctrl-C. The run has saved a checkpoint, unless Ctrl-C was pressed twice. Other signals that
+            stop a run (SIGTERM, SIGHUP, SIGUSR1) are passed on to the program's own handler once the run is saved.
     """
     if isinstance(task, TrainConfig):
         if settings or presets:
@@ -112,7 +122,7 @@ def train(
     elif isinstance(task, (str, Mapping)):  # pyright: ignore[reportUnnecessaryIsInstance]
         env_id, more = (task, {}) if isinstance(task, str) else ("", dict(task))
         given = {**more, **settings}
-        where = None if resume is None else str(resume)
+        where = None if resume is None else os.fspath(resume)
         config = make_config(env_id, given, presets=presets, resume=where, trust=trust)
     else:
         raise ConfigError(
@@ -166,7 +176,7 @@ def _train_watched(
     *,
     layers: Mapping[str, str] | None = None,
     argv: list[str] | None = None,
-    resume: str | Path | None = None,
+    resume: str | os.PathLike[str] | None = None,
     config_given: set[str] | frozenset[str] = frozenset(),
     torso: torch.nn.Module | None = None,
     quiet: bool = False,
@@ -216,7 +226,7 @@ def _train(
     began: float,
     layers: Mapping[str, str],
     argv: list[str],
-    resume: str | Path | None,
+    resume: str | os.PathLike[str] | None,
     config_given: set[str] | frozenset[str],
     torso: torch.nn.Module | None,
     quiet: bool,

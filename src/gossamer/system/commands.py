@@ -69,12 +69,16 @@ class Word(NamedTuple):
         settings |= {"metavar": self.name, "nargs": nargs} if len(choices) == 1 else {}
         parser.add_argument(self.dest or self.name.lower(), **settings)
 
+    @property
+    def default_shown(self) -> str:
+        """The default as the help tells it; empty: there is none."""
+        if self.shown is None and self.default not in (None, REQUIRED, "", []):
+            return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
+        return self.shown or ""
+
     def told(self) -> str:
         """Return its meaning with its default."""
-        shown = self.shown
-        if shown is None and self.default not in (None, REQUIRED, "", []):
-            shown = f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
-        return f"{self.meaning} [{shown}]" if shown else self.meaning
+        return f"{self.meaning} [{self.default_shown}]" if self.default_shown else self.meaning
 
 
 class Command:
@@ -103,8 +107,8 @@ class Command:
         self.name, self.summary, self.words = name, summary, words
         typed = [x.typed for x in words if not x.typed.startswith("--")]
         needed = [x.typed for x in words if x.default is REQUIRED]
-        self._usage = usage or " ".join(["gossamer", name, *typed, *needed, "[options]"])
-        self._about = about
+        self.usage = usage or " ".join(["gossamer", name, *typed, *needed, "[options]"])
+        self.about = about
         self._calls, self._reads = calls, reads or self.read
 
     @property
@@ -121,7 +125,7 @@ class Command:
         """Return the whole help."""
         told = [x for x in self.words if x.meaning]
         left = max((len(x.typed) for x in told if len(x.typed) <= MAX_LEFT), default=0)
-        lines = [f"usage: {self._usage}", "", self._about, ""]
+        lines = [f"usage: {self.usage}", "", self.about, ""]
         for word in told:
             wrapped = textwrap.wrap(
                 word.told(), WIDTH - left - 4, break_on_hyphens=False, break_long_words=False
