@@ -19,7 +19,11 @@ SCRIPTS = [
     for path in sorted((ROOT / name).rglob("*.py"))
     if "def main" in path.read_text()
 ]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "benchmarks" / "notes").glob("*.md")),
+]
 PROBE = """
 import contextlib, io, json, sys
 from gossamer.cli import main
@@ -83,7 +87,7 @@ def train_commands(page: Path) -> list[list[str]]:
 
 
 def test_printed_commands_are_accepted(tmp_path: Path) -> None:
-    """Every training command in the README and the docs parses; --show-config starts nothing."""
+    """Every training command in README, docs and notes parses; --show-config starts nothing."""
     import json
 
     commands = [

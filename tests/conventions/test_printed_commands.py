@@ -1,4 +1,4 @@
-"""Commands that README and docs print run as printed, on small runs and with fewer episodes; scripts take the words that are printed for them."""
+"""Commands that README, docs and notes print run as printed, on small runs and with fewer episodes; scripts take the words that are printed for them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,12 @@ from gossamer.config import make_config
 from gossamer.run.train import train
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "benchmarks" / "notes").glob("*.md")),
+]
 BASH = re.compile(r"^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LATER = {
     "bench": "it measures for half a minute; tests/test_bench.py",
