@@ -25,6 +25,7 @@ from suite_defaults import defaults_table
 from gossamer.config import kinds
 from gossamer.config.help import shown_groups, values_of
 from gossamer.config.names import flag
+from gossamer.config.shown_defaults import BY_SUITE
 from gossamer.record.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -43,8 +44,7 @@ depends on the environment's suite. `gossamer train ENV --help` shows the values
 [PPO](algorithms/ppo.md), [A2C](algorithms/a2c.md), [V-trace](algorithms/vtrace.md), [LASER](algorithms/laser.md) and
 [IMPACT](algorithms/impact.md) have a table of all suites.
 
-The same names, with
-underscores and nested tables, are the keys of `--config` files:
+The same names, with underscores and nested tables, are the keys of `--config` files:
 
 ```toml
 env_id = "PongNoFrameskip-v4"
@@ -106,7 +106,8 @@ def settings_table() -> str:
             name = "ENV" if row.name == "env_id" else flag(row.name)
             meaning = row.meaning.replace("|", "\\|").replace("<", "&lt;")
             values = values_of(row.annotation).replace("|", " ")
-            lines.append(f"| `{name}` | `{row.default_shown}` | {values} | {meaning} |")
+            default = f"`{row.default_shown}`" if row.default != BY_SUITE else f"*{BY_SUITE}*"
+            lines.append(f"| `{name}` | {default} | {values} | {meaning} |")
         lines.append("")
     return "\n".join(lines)
 
