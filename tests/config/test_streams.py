@@ -22,14 +22,6 @@ STRICT = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii:strict", "PYTHO
           "PYTHONCOERCECLOCALE": "0"}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("streams") / "run"
-    words = [*GOSSAMER, "train", "CartPole-v1", "--run-folder", str(folder), *TINY]
-    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
-    return folder
-
-
 def shell(words: str, redirection: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = f"{' '.join(GOSSAMER)} {words} {redirection} </dev/null"
     return subprocess.run(command, shell=True, cwd=cwd, capture_output=True, text=True, check=False)
@@ -77,15 +69,13 @@ def test_streams_that_cannot_be_written(tmp_path: Path, words: str, redirection:
 @pytest.mark.parametrize(
     "redirection", [">/dev/full 2>/dev/full", slow(">&- 2>&-"), slow(">/dev/full")]
 )
-def test_training_and_evaluating_without_streams(
-    tmp_path: Path, run: Path, redirection: str
-) -> None:
+def test_training_and_evaluating_without_streams(tmp_path: Path, redirection: str) -> None:
     done = shell(f"train CartPole-v1 --run-folder run {' '.join(TINY)}", redirection, tmp_path)
     assert done.returncode == 0, "what it has learnt is in its folder"
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["exit_reason"].startswith("done")
     assert "Traceback" not in done.stderr
-    done = shell(f"eval {run} --episodes 2", redirection, tmp_path)
+    done = shell("eval run --episodes 2", redirection, tmp_path)
     assert done.returncode == (0 if "-" in redirection else 1)
     assert "Traceback" not in done.stderr
 

@@ -17,18 +17,15 @@ def run(code: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
-def test_train_evaluate_load(
+def test_a_run_is_trained_evaluated_loaded_acted_with_and_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert run(EXAMPLES[0], capsys) == ["done: total_env_steps reached", "3 Discrete(2)"]
-
-
-def test_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run(EXAMPLES[0], capsys)
+    (score,) = run(EXAMPLES[3], capsys)
+    assert 8 <= float(score) <= 500
+    assert len([line for line in EXAMPLES[3].splitlines() if line.strip()]) < 20
+    run(EXAMPLES[4], capsys)
     (steps,) = run(EXAMPLES[1], capsys)
     assert 4_000 <= int(steps) < 4_000 + 8 * 128
 
@@ -41,17 +38,6 @@ def test_learners_that_share(
     best, score = told.split()
     assert best in ("0", "1", "2")
     assert 8 <= float(score) <= 500
-
-
-def test_act_with_a_trained_policy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    run(EXAMPLES[0], capsys)
-    (score,) = run(EXAMPLES[3], capsys)
-    assert 8 <= float(score) <= 500
-    assert len([line for line in EXAMPLES[3].splitlines() if line.strip()]) < 20
-    run(EXAMPLES[4], capsys)
 
 
 def test_own_environment_and_torso(
