@@ -40,13 +40,13 @@ def throw(fuzzer: Fuzzer, num_cases: int, number: int) -> None:
     each()
 
 
-def test_a_few_hundred_cases(fuzzer: Fuzzer, pytestconfig: pytest.Config) -> None:
+def test_many_cases(fuzzer: Fuzzer, pytestconfig: pytest.Config) -> None:
     before = fuzzer.ends.copy()
-    throw(fuzzer, 250, int(pytestconfig.option.hypothesis_seed))
+    throw(fuzzer, 150, int(pytestconfig.option.hypothesis_seed))
     ends = fuzzer.ends - before
     assert set(ends) <= {0, 1, 2}
-    assert ends.total() >= 250
-    assert min(ends[0], ends[2]) >= 50, "of both kinds"
+    assert ends.total() >= 150
+    assert min(ends[0], ends[2]) >= 30, "of both kinds"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import runpy
 import sys
@@ -22,19 +23,21 @@ KIND = LEARNERS["Kind"]
 @pytest.mark.parametrize("learners", [1, 2, 4, 8])
 def test_together_learners_have_the_environments_of_one(task: str, learners: int) -> None:
     found: dict[str, set[Any]] = {}
-    for topology in LEARNERS["TOPOLOGIES"] if learners > 1 else ["single"]:
-        for outer, (momentum, rate) in LEARNERS["OUTER"].items():
-            words = LEARNERS["words_of"](KIND(task, learners, topology, outer), 3, ["--lag", "0"])
-            asked = parse_train(words)
-            config, _ = resolve(asked.settings, configs=asked.config)
-            assert (config.seed, config.num_learners, config.lag) == (3, learners, "0")
-            assert config.num_envs * learners == LEARNERS["TASKS"][task].num_envs
-            assert config.topology.name == topology
-            assert config.topology.staleness == 0 or learners == 1
-            assert config.optimizer.outer_momentum == momentum
-            assert config.optimizer.outer_rate == rate
-            assert config.stop_at_return == LEARNERS["TASKS"][task].score
-            found.setdefault("batch", set()).add(config.num_envs * config.unroll_length)
+    topologies = itertools.cycle(LEARNERS["TOPOLOGIES"] if learners > 1 else ["single"])
+    for (outer, (momentum, rate)), topology in zip(
+        LEARNERS["OUTER"].items(), topologies, strict=False
+    ):
+        words = LEARNERS["words_of"](KIND(task, learners, topology, outer), 3, ["--lag", "0"])
+        asked = parse_train(words)
+        config, _ = resolve(asked.settings, configs=asked.config)
+        assert (config.seed, config.num_learners, config.lag) == (3, learners, "0")
+        assert config.num_envs * learners == LEARNERS["TASKS"][task].num_envs
+        assert config.topology.name == topology
+        assert config.topology.staleness == 0 or learners == 1
+        assert config.optimizer.outer_momentum == momentum
+        assert config.optimizer.outer_rate == rate
+        assert config.stop_at_return == LEARNERS["TASKS"][task].score
+        found.setdefault("batch", set()).add(config.num_envs * config.unroll_length)
     assert len(found["batch"]) == 1
 
 

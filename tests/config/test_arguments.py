@@ -265,7 +265,7 @@ WORDS = [
 ]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.sampled_from(WORDS) | st.text(max_size=8), max_size=7))
 def test_no_words_are_worse_than_a_refusal(words: list[str]) -> None:
     with contextlib.suppress(ConfigError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from waiting import PATIENCE_SECONDS
 
+pytestmark = pytest.mark.xdist_group("missing_extras")
 ROOT = Path(__file__).parents[2]
 PROBE = ROOT / "tests" / "support" / "without_packages.py"
 TINY = [
@@ -97,15 +99,21 @@ ALWAYS = [
 """What needs no extra."""
 
 
-def ask(folder: Path, packages: list[str], commands: list[list[str]]) -> list[Any]:
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """What commands say without any optional package, and then without each."""
+    folder = tmp_path_factory.mktemp("extras")
     search = '[search]\n"optimizer.learning_rate" = [1e-3]\n'
     settings = "[settings]\n" + 'env_id = "CartPole-v1"\ntotal_env_steps = 64\nnum_envs = 2\n'
     settings += 'unroll_length = 8\nplacement = "inline"\n"evaluation.every_seconds" = 0\n'
     (folder / "grid.toml").write_text(f'method = "grid"\n{settings}{search}')
     (folder / "tpe.toml").write_text(f'method = "tpe"\ntrials = 1\n{settings}{search}')
+    refused = {package: [words for _, words in needs] for package, needs in NEEDS.items()}
+    asked = [[[*NEEDS], [*ALWAYS, *itertools.chain(*refused.values())]]]
+    asked += [[[package], commands] for package, commands in refused.items()]
     done = subprocess.run(
         [sys.executable, str(PROBE)],
-        input=" ".join(packages) + "\n" + json.dumps(commands),
+        input=json.dumps(asked),
         cwd=folder,
         capture_output=True,
         text=True,
@@ -113,7 +121,7 @@ def ask(folder: Path, packages: list[str], commands: list[list[str]]) -> list[An
         timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return [json.loads(line) for line in done.stdout.splitlines() if line]
 
 
 def test_every_optional_package_is_looked_at() -> None:
@@ -121,25 +129,20 @@ def test_every_optional_package_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize("package", NEEDS)
-def test_what_needs_a_package_names_the_extra(tmp_path: Path, package: str) -> None:
-    needs_a_run = any("run" in words[1:2] for _, words in NEEDS[package])
-    commands = [RUN] * needs_a_run + [words for _, words in NEEDS[package]]
-    told = ask(tmp_path, [package], commands)[needs_a_run:]
-    for (extra, words), (_, code, err) in zip(NEEDS[package], told, strict=True):
+def test_what_needs_a_package_names_the_extra(told: list[Any], package: str) -> None:
+    answers = told[1 + [*NEEDS].index(package)]
+    for (extra, words), (_, code, err) in zip(NEEDS[package], answers, strict=True):
         assert code == 2, (words, err)
         assert len(err.strip().splitlines()) == 1, err
         assert f"[{extra}]" in err, (words, err)
         assert "pip install" in err
 
 
-def test_without_any_extra_the_rest_runs(tmp_path: Path) -> None:
-    everything = [*NEEDS]
-    refused = [words for needs in NEEDS.values() for _, words in needs]
-    told = ask(tmp_path, everything, [*ALWAYS, *refused])
-    for words, code, err in told[: len(ALWAYS)]:
+def test_without_any_extra_the_rest_runs(told: list[Any]) -> None:
+    for words, code, err in told[0][: len(ALWAYS)]:
         assert code == 0, (words, err)
         assert "Traceback" not in err
-    for words, code, err in told[len(ALWAYS) :]:
+    for words, code, err in told[0][len(ALWAYS) :]:
         assert code == 2, (words, err)
         assert len(err.strip().splitlines()) == 1, err
         assert "pip install" in err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from dataclasses import replace
@@ -32,15 +33,22 @@ from gossamer.record.checkpoint import Checkpoint
 from gossamer.replay.batches import BatchSource
 from gossamer.replay.ring import Ring
 from gossamer.run.train import train
+from gossamer.spec import EnvSpec
 from gossamer.system import devices
 
 QUEUE = {"name": "queue", "fraction": 0.5}
 PONG = {"algorithm.name": "laser", "num_envs": 8, "unroll_length": 16}
 
 
+@functools.cache
+def spec_of(env_id: str) -> EnvSpec:
+    """Reading it makes an environment."""
+    return read_spec(env_id, make_config(env_id).env, 0)
+
+
 def told(**settings: Any) -> list[str]:
     config = make_config("PongNoFrameskip-v4", {**PONG, **settings})
-    spec = read_spec(config.env_id, config.env, 0)
+    spec = spec_of(config.env_id)
     return refuse_what_memory_cannot_hold(config, spec, make_plan(config, spec))
 
 
@@ -110,7 +118,7 @@ def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
 def on_a_gpu(others: int = 0, **settings: Any) -> list[str]:
     """What is told of a run whose learners have GPUs."""
     config = make_config("PongNoFrameskip-v4", {**PONG, **settings})
-    spec = read_spec(config.env_id, config.env, 0)
+    spec = spec_of(config.env_id)
     policy = build_policy(config, spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "memory_of", lambda _: 2**30)
@@ -153,7 +161,7 @@ def test_gpus_keep_replays_that_take_a_quarter_of_them(monkeypatch: pytest.Monke
         """Which replays are kept by a GPU of whose memory a quarter has room for so many of 1,000 columns."""
         given = {"replays": [QUEUE, *replays], **PONG, **settings}
         config = make_config("PongNoFrameskip-v4", given)
-        spec = read_spec(config.env_id, config.env, 0)
+        spec = spec_of(config.env_id)
         policy = build_policy(config, spec)
         settings_of = kept_replays(config)[0]
         one = layout_of(config, spec, settings_of, policy).nbytes(1000)
@@ -187,7 +195,7 @@ def test_a_gpu_without_room_is_told_of_by_the_setting(monkeypatch: pytest.Monkey
         config = make_config("CartPole-v1", {
             "algorithm.name": "vtrace", "num_envs": 8, "replays": mix(capacity=100, **device),
         })  # fmt: skip
-        policy = build_policy(config, read_spec(config.env_id, config.env, 0))
+        policy = build_policy(config, spec_of(config.env_id))
         return batches.build_mix(
             config, None, policy, num_envs=8, inference=lambda: policy, seed=lambda i: i,  # type: ignore[arg-type]
             threaded=False, stop=StopSignal(), patience_seconds=1.0,
@@ -224,7 +232,7 @@ def test_elite_replays_need_features() -> None:
             "algorithm.name": "vtrace", "num_envs": 8, "policy.hidden_sizes": [],
             "replays": [QUEUE, {"name": name, "fraction": 0.5}],
         })  # fmt: skip
-        spec = read_spec(config.env_id, config.env, 0)
+        spec = spec_of(config.env_id)
         with pytest.raises(
             ConfigError, match=f"replays.1 is {name}, .*--policy.hidden-sizes 64 64"
         ):
@@ -264,7 +272,7 @@ def test_folders_on_one_disk_share_its_room(
 def test_what_a_checkpoint_puts_back_needs_room_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is loaded is gone before copies are made; what is yet to be loaded needs as much as those."""
     config = make_config("PongNoFrameskip-v4", {**PONG, "replays": mix(capacity=1000)})
-    spec = read_spec(config.env_id, config.env, 0)
+    spec = spec_of(config.env_id)
     saving, policy = replace(config, checkpoint_replay=True), build_policy(config, spec)
     size = 14 * 10**7
 
@@ -396,7 +404,7 @@ def test_what_a_resumed_run_has_written_makes_room(
 
     def resumed(**settings: Any) -> list[str]:
         config = make_config("PongNoFrameskip-v4", {**PONG, **saved, **settings})
-        spec = read_spec(config.env_id, config.env, 0)
+        spec = spec_of(config.env_id)
         plan = make_plan(config, spec)
         return refuse_what_memory_cannot_hold(config, spec, plan, 0, checkpoint)
 
@@ -429,14 +437,15 @@ def test_checkpoints_are_as_large_as_told(tmp_path: Path, settings: dict[str, An
         "unroll_length": 16,
         "checkpoint_replay": True,
         "placement": "inline",
-        "total_env_steps": 6_000,
+        "total_env_steps": 4_500,
+        "algorithm.num_minibatches": 1,
         "evaluation.every_seconds": 0,
         "policy.hidden_sizes": [32],
         "run_folder": str(tmp_path / "run"),
         **settings,
     }
     config = make_config("CartPole-v1", given)
-    spec = read_spec(config.env_id, config.env, 0)
+    spec = spec_of(config.env_id)
     line = refuse_what_memory_cannot_hold(config, spec, make_plan(config, spec))[-1]
     (number,) = re.findall(r"up to (\S+) MB each", line)
     train(config, quiet=True)

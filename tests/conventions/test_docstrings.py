@@ -6,8 +6,6 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "gossamer"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
@@ -23,21 +21,13 @@ SETTINGS = [
 ]
 
 
-def public_definitions(path: Path) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the module, its public functions and classes, and public methods of plain classes."""
-    tree = ast.parse(path.read_text())
-    yield "module", tree
-    for node in tree.body:
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            continue
-        if node.name.startswith("_"):
-            continue
-        yield node.name, node
-        # An override may rely on the docstring of what it overrides.
-        if isinstance(node, ast.ClassDef) and all(_plain(base) for base in node.bases):
-            for member in node.body:
+def public_methods(path: Path) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Yield the public methods of public classes that are plain: an override may rely on what it overrides."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            for member in node.body if all(map(_plain, node.bases)) else ():
                 if isinstance(member, ast.FunctionDef) and not member.name.startswith("_"):
-                    yield f"{node.name}.{member.name}", member
+                    yield f"{path.name}: {node.name}.{member.name}", member
 
 
 def _plain(base: ast.expr) -> bool:
@@ -57,18 +47,16 @@ def is_frozen_dataclass(node: ast.stmt) -> bool:
     )
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_public_names_have_docstrings(path: Path) -> None:
-    if not path.read_text().strip():
-        return
-    missing = [name for name, node in public_definitions(path) if not ast.get_docstring(node)]
-    assert missing == []
+def test_public_methods_have_docstrings() -> None:
+    """The linter asks for those of modules, classes and functions."""
+    methods = [method for path in SOURCES for method in public_methods(path)]
+    assert len(methods) > 100
+    assert [name for name, node in methods if not ast.get_docstring(node)] == []
 
 
-@pytest.mark.parametrize("path", SETTINGS, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_every_setting_has_a_docstring_beneath(path: Path) -> None:
+def test_every_setting_has_a_docstring_beneath() -> None:
     missing: list[str] = []
-    for node in ast.parse(path.read_text()).body:
+    for node in [node for path in SETTINGS for node in ast.parse(path.read_text()).body]:
         if not is_frozen_dataclass(node):
             continue
         assert isinstance(node, ast.ClassDef)

@@ -23,7 +23,7 @@ SOURCE = str(ROOT / "src" / "gossamer")
 ELSEWHERE = {"take_over"}
 """Called in another process than the supervisor's."""
 QUICK: dict[str, Any] = {
-    "algorithm": "ppo",
+    "algorithm": {"name": "ppo", "passes": 1, "num_minibatches": 1},
     "num_envs": 4,
     "quiet": True,
     "evaluation": {"every_seconds": 0},
@@ -99,7 +99,7 @@ def test_the_way_of_a_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Processes, "poll", kills_one)
     with noted_calls(calls):
         result = train(
-            "CartPole-v1", num_learners=2, topology="gossip", total_env_steps=8_000,
+            "CartPole-v1", num_learners=2, topology="gossip", total_env_steps=4_000,
             unroll_length=16, run_folder=str(tmp_path / "run"), **QUICK,
         )  # fmt: skip
     assert result.summary["restarts"] == 1

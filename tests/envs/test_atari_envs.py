@@ -70,14 +70,14 @@ def test_a_limit_beyond_what_the_simulator_counts_is_refused(steps, skip):
     make("PongNoFrameskip-v4", 1, settings, max_episode_steps=most).close()
 
 
-def test_same_seed_same_thousand_rows_and_another_seed_differs():
+def test_same_seed_same_rows_and_another_seed_differs():
     runs = []
     for seed in (3, 3, 4):
         envs = make_vec_env(
             "BreakoutNoFrameskip-v4", num_envs=2, seed=seed, settings=SMALL, num_threads=2
         )
         rolling = Rolling(envs).start()
-        for action in random_actions(envs, 1000 if seed == 3 else 20):
+        for action in random_actions(envs, 450 if seed == 3 else 20):
             rolling.step(action)
         runs.append(rolling.rows)
     assert_same_rows(runs[0], runs[1])
@@ -91,7 +91,7 @@ def test_a_lost_life_is_terminal_in_training_only_and_the_game_goes_on():
     lost = ends = 0
     lives = training.envs.lives.copy()
     assert (lives == 5).all()
-    for action in random_actions(training.envs, 400):
+    for action in random_actions(training.envs, 250):
         begins = training.ended
         row, full = training.step(action), evaluation.step(action)
         for name in ("obs", "reward", "truncated", "ended"):
@@ -126,7 +126,7 @@ def test_a_life_lost_right_at_the_limit_does_not_hide_that_the_game_is_cut():
 
 def test_sticky_protocol_has_no_life_loss_terminals():
     rolling = Rolling(make("ALE/Breakout-v5")).start()
-    for action in random_actions(rolling.envs, 300):
+    for action in random_actions(rolling.envs, 200):
         row = rolling.step(action)
         np.testing.assert_array_equal(row.terminated, row.ended)
 
@@ -134,10 +134,10 @@ def test_sticky_protocol_has_no_life_loss_terminals():
 @pytest.mark.parametrize(
     ("env_id", "per_seed", "before", "after"),
     [
-        ("PongNoFrameskip-v4", None, 150, 90),
-        ("ALE/Pong-v5", None, 150, 90),
+        ("PongNoFrameskip-v4", None, 100, 70),
+        ("ALE/Pong-v5", None, 100, 70),
         ("BreakoutNoFrameskip-v4", None, 0, 20),
-        ("BreakoutNoFrameskip-v4", 2, 500, 200),
+        ("BreakoutNoFrameskip-v4", 2, 300, 150),
         slow("ALE/Breakout-v5", None, 250, 200),
         slow("YarsRevengeNoFrameskip-v4", None, 100, 50),
     ],
@@ -217,14 +217,12 @@ def test_a_reward_resets_the_stuck_guard():
     assert longest > 60
 
 
-@pytest.mark.parametrize(
-    "action", [np.array([0, 6]), np.array([-1, 0]), np.array([0]), np.array([0.0, 1.0])]
-)
-def test_bad_actions_are_refused_before_they_hang_the_simulator(action):
+def test_bad_actions_are_refused_before_they_hang_the_simulator():
     envs = make("PongNoFrameskip-v4", 2)
     envs.start(np.zeros(2, np.int64))
-    with pytest.raises(ValueError, match="PongNoFrameskip-v4"):
-        envs.send(action)
+    for action in ([0, 6], [-1, 0], [0], [0.0, 1.0]):
+        with pytest.raises(ValueError, match="PongNoFrameskip-v4"):
+            envs.send(np.array(action))
     envs.send(np.array([5, 0]))
     envs.recv()
     with pytest.raises(ValueError, match="PongNoFrameskip-v4"):
@@ -260,23 +258,28 @@ def in_workers(workers, **options):
     return make(num_envs=4, settings=EnvConfig(size=36, workers=workers), num_threads=2, **options)
 
 
-def test_games_in_worker_processes_play_the_same_rows():
+def test_games_in_worker_processes_play_the_same_rows_and_resume():
     """Lives lost among them, after which an episode goes on though its return ends."""
-    runs = []
-    for workers in (None, 2):
-        rolling = Rolling(in_workers(workers, max_episode_steps=150)).start()
-        for action in random_actions(rolling.envs, 320):
+    here, there = (Rolling(in_workers(n, max_episode_steps=100)).start() for n in (None, 2))
+    actions = random_actions(here.envs, 120)
+    for action in actions[:60]:
+        for rolling in (here, there):
             rolling.step(action)
-        runs.append(rolling.rows)
+    for rolling in (here, there):
         assert rolling.envs.tasks().tolist() == [0] * 4
         assert rolling.envs.episode_info(3) == {}
+    assert_same_rows(here.rows, there.rows)
+    again = Rolling(in_workers(2, max_episode_steps=100)).resume(there)
+    np.testing.assert_array_equal(again.obs, here.obs)
+    there.envs.close()
+    for action in actions[60:]:
+        for rolling in (here, again):
+            rolling.step(action)
+    assert_same_rows(here.rows[60:], again.rows)
+    assert any((row.terminated & ~row.ended).any() for row in here.rows), "no life was lost"
+    assert any(row.ended.any() for row in again.rows)
+    for rolling in (here, again):
         rolling.envs.close()
-    assert_same_rows(*runs)
-    assert any((row.terminated & ~row.ended).any() for row in runs[0]), "no life was lost"
-
-
-def test_games_in_worker_processes_resume():
-    assert_resumes(lambda: in_workers(2, max_episode_steps=60), 90, 80)
 
 
 def test_a_spec_needs_no_worker_process():

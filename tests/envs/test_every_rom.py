@@ -148,7 +148,7 @@ def assert_equal(env_id: str, single: Single, actions: list[int], limit: int) ->
     return played
 
 
-@pytest.mark.parametrize("env_id", some(OLD, every=6))
+@pytest.mark.parametrize("env_id", some(OLD, every=9))
 def test_a_game_ends_as_in_gymnasium(env_id: str) -> None:
     """Lives lost before the limit, one lost right at it, and the end of the game where it is near."""
     single = Single(atari_game(env_id) or "", 0.0)

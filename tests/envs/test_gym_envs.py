@@ -317,23 +317,14 @@ def test_other_spaces_are_refused_by_name(monkeypatch, observation, action):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize(
-    "action",
-    [
-        np.array([0, 7]),
-        np.array([-1, 0]),
-        np.array([0]),
-        np.array([[0, 1]]),
-        np.array([0.0, 1.0]),
-    ],
-)
-def test_bad_actions_are_refused_before_the_simulator(workers, action):
+def test_bad_actions_are_refused_before_the_simulator(workers):
     envs = make("counting_envs:Counting", 2, EnvConfig(workers=workers))
     envs.start(np.zeros(2, np.int64))
-    with pytest.raises(ValueError, match="counting_envs:Counting"):
-        envs.send(action)
-    envs.send(np.array([6, 0]))
-    envs.recv()
+    for action in ([0, 7], [-1, 0], [0], [[0, 1]], [0.0, 1.0]):
+        with pytest.raises(ValueError, match="counting_envs:Counting"):
+            envs.send(np.array(action))
+        envs.send(np.array([6, 0]))
+        envs.recv()
     envs.close()
 
 

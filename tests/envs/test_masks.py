@@ -48,8 +48,14 @@ def test_nothing_is_masked_where_nothing_is_said() -> None:
     assert read_spec("Taxi-v4", AUTO).mask_from == "info"
 
 
-@pytest.mark.parametrize("workers", [None, 3])
-@pytest.mark.parametrize("name", ["Forbids", "Observed", "Parts", "Combined"])
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        *((name, None) for name in ("Forbids", "Observed", "Parts", "Combined")),
+        ("Observed", 3),
+        ("Parts", 3),
+    ],
+)
 def test_rows_hold_what_is_allowed_and_the_last_one_everything(
     name: str, workers: int | None
 ) -> None:

@@ -21,7 +21,7 @@ def as_seen(screen: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("env_id", ["PongNoFrameskip-v4", "ALE/Breakout-v5"])
 def test_the_screen_shows_full_games_as_evaluation_plays_them(env_id):
     pytest.importorskip("ale_py")
-    seen = make_render_env(env_id, EnvConfig(), 5, 350 if "Pong" in env_id else 0)
+    seen = make_render_env(env_id, EnvConfig(), 5, 150 if "Pong" in env_id else 0)
     plain = make_vec_env(
         env_id,
         num_envs=1,
@@ -29,7 +29,7 @@ def test_the_screen_shows_full_games_as_evaluation_plays_them(env_id):
         rank=EVALUATION_RANK,
         settings=EnvConfig(),
         training=False,
-        max_episode_steps=350 if "Pong" in env_id else 0,
+        max_episode_steps=150 if "Pong" in env_id else 0,
     )
     watched, unseen = Rolling(seen).start(), Rolling(plain).start()
     rng = np.random.default_rng(0)

@@ -171,12 +171,11 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("ahead", [0, 1, 2])
-def test_a_thread_of_its_own_changes_nothing(kinds, ahead):
+@pytest.mark.parametrize(("kind", "ahead"), list(zip(KINDS, (0, 1, 2, 1, 2), strict=True)))
+def test_a_thread_of_its_own_changes_nothing(kind, ahead):
     runs = []
     for threaded in (False, True):
-        mix, queue, policy = make_mix(*kinds, ahead=ahead, threaded=threaded)
+        mix, queue, policy = make_mix(*KINDS[kind], ahead=ahead, threaded=threaded)
         runs.append(take(mix, 25, policy))
         mix.state_dict()  # when all is done
         mix.close()
@@ -192,17 +191,16 @@ def test_uniform_batches_are_the_same_however_far_ahead_they_are_picked():
     assert same(*runs)
 
 
-@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
-@pytest.mark.parametrize("ahead", [0, 1, 2])
-def test_it_goes_on_as_if_it_had_never_stopped(kinds, ahead):
-    one, _, policy = make_mix(*kinds, ahead=ahead)
+@pytest.mark.parametrize(("kind", "ahead"), list(zip(KINDS, (2, 1, 0, 2, 1), strict=True)))
+def test_it_goes_on_as_if_it_had_never_stopped(kind, ahead):
+    one, _, policy = make_mix(*KINDS[kind], ahead=ahead)
     take(one, 9, policy)
     saved = {
         k: x.clone() if isinstance(x, torch.Tensor) else x for k, x in one.state_dict().items()
     }
     weights = [p.detach().clone() for p in policy.parameters()]
     expected = take(one, 10, policy)
-    other, queue, policy = make_mix(*kinds, ahead=ahead)
+    other, queue, policy = make_mix(*KINDS[kind], ahead=ahead)
     with torch.no_grad():
         for p, x in zip(policy.parameters(), weights, strict=True):
             p.copy_(x)
@@ -252,7 +250,7 @@ def test_what_fails_to_close_leaves_nothing_open():
     assert closed == [actors[0], good, actors[1]]
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     capacity=st.integers(B, 30),
     columns=st.integers(1, 12),

@@ -81,10 +81,10 @@ def test_real_atari_is_rebuilt():
 
     envs = make_vec_env(
         "ALE/Breakout-v5", num_envs=3, seed=3, rank=0, first_env=0, num_threads=1,
-        settings=EnvConfig(), max_episode_steps=25, training=True,
+        settings=EnvConfig(size=36), max_episode_steps=25, training=True,
     )  # fmt: skip
     try:
-        policy = ActorCritic(envs.spec, PolicyConfig())
+        policy = ActorCritic(envs.spec, PolicyConfig(fc_size=16))
         actor = Actor([envs], policy, unroll_length=30, seeds=[1], on_episode=lambda _: None)
         slot = empty_trajectory(envs.spec, unroll_length=30, num_columns=3, core_units=0)
         ring = make_ring(Layout(envs.spec, 30), 3)

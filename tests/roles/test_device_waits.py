@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 from fake_gpu import fake_run
-from sessions import slow
+from sessions import fast, slow
 
 ALGORITHMS = {
     "a2c": {"name": "a2c", "num_minibatches": 2},
@@ -19,6 +19,8 @@ ALGORITHMS = {
     "impact": {"name": "impact", "num_minibatches": 2, "target_every_updates": 3},
 }  # fmt: skip
 CORES = ("none", "lstm", "gru")
+ENVS = ("Pendulum-v1", "Acrobot-v1")
+OPTIMIZERS = ("rmsprop", "rmsprop_tf", "adam", "adamw")
 REPLAYS = [
     {"name": "queue", "fraction": 0.25},
     {"name": "uniform", "fraction": 0.25, "capacity": 16},
@@ -96,7 +98,7 @@ ONCE = {"act": 1.0, "update": 1.0, "publish": 0.0, "read": 0.0}
 @pytest.mark.parametrize(
     ("algorithm", "core"),
     # Each fourth pair: six of the seven algorithms, each core twice.
-    [slow(*pair) if i % 4 else pair for i, pair in enumerate(product(ALGORITHMS, CORES))],
+    fast(list(product(ALGORITHMS, CORES))[::4], product(ALGORITHMS, CORES)),
 )
 def test_every_algorithm_and_core_waits_once_an_update_and_once_a_step(algorithm, core):
     policy = {"core": core, "core_size": 8, "last_reward": True, "last_action": True}
@@ -106,18 +108,14 @@ def test_every_algorithm_and_core_waits_once_an_update_and_once_a_step(algorithm
 
 @pytest.mark.parametrize(
     ("torso", "precision"),
-    [
-        ("nature", "fp32"),
-        ("impala", "bf16"),
-        *(
-            slow(*x)
-            for x in (("a3c", "fp32"), ("a3c", "bf16"), ("nature", "bf16"), ("impala", "fp32"))
-        ),
-    ],
+    fast(
+        [("nature", "fp32"), ("impala", "bf16")],
+        product(("nature", "a3c", "impala"), ("fp32", "bf16")),
+    ),
 )
 def test_every_torso_and_precision(torso, precision):
     policy = {"torso": torso, "fc_size": 16, "normalize_steps": 64, "core": "lstm", "core_size": 8}
-    settings = {"policy": policy, "precision": precision, "env_groups": 2}
+    settings = {"policy": policy, "precision": precision, "env_groups": 2, "env.size": 36}
     with fake_run("PongNoFrameskip-v4", algorithm=ALGORITHMS["vtrace"], **settings) as (
         group,
         mode,
@@ -126,19 +124,28 @@ def test_every_torso_and_precision(torso, precision):
         assert group.first.actor.policy.compute_dtype == group.first.policy.compute_dtype
 
 
-@pytest.mark.parametrize("optimizer", ["rmsprop", "rmsprop_tf", "adam", "adamw"])
-@pytest.mark.parametrize("env_id", ["Pendulum-v1", "Acrobot-v1"])
+@pytest.mark.parametrize(
+    ("env_id", "optimizer"),
+    fast(
+        zip(ENVS * 2, OPTIMIZERS, strict=True),
+        product(ENVS, OPTIMIZERS),
+    ),
+)
 def test_every_optimizer_and_kind_of_action(env_id, optimizer):
     settings = {"optimizer": {"name": optimizer, "learning_rate": 1e-3}}
     with fake_run(env_id, algorithm=ALGORITHMS["ppo"], **settings) as (group, mode):
         play(group, mode).check(**ONCE)
 
 
-@pytest.mark.parametrize("topology", [{"name": "single"}, *TOPOLOGIES], ids=str)
+@pytest.mark.parametrize(
+    "topology",
+    [{"name": "single"}, TOPOLOGIES[0], TOPOLOGIES[2], slow(TOPOLOGIES[1]), slow(TOPOLOGIES[3])],
+    ids=str,
+)
 def test_an_outer_step_is_waited_for_only_by_metrics(topology):
     size = 1 if topology["name"] == "single" else 2
     step = {"outer_momentum": 0.5, "outer_rate": 0.7, "outer_nesterov": size == 1}
-    settings = {"num_learners": size, "topology": topology, "unroll_length": 4, "optimizer": step}
+    settings = {"num_learners": size, "topology": topology, "optimizer": step}
     with fake_run("CartPole-v1", algorithm=ALGORITHMS["ppo"], **settings) as (group, mode):
         noted = play(group, mode)
         messages = group.first.learner.updates_per_version if size > 1 else 0
@@ -149,11 +156,7 @@ def test_an_outer_step_is_waited_for_only_by_metrics(topology):
 
 @pytest.mark.parametrize(
     ("algorithm", "burn_in"),
-    [
-        ("vtrace", 0),
-        ("laser", 3),
-        *(slow(*x) for x in (("vtrace", 3), ("laser", 0), ("impact", 0), ("impact", 3))),
-    ],
+    fast([("vtrace", 0), ("laser", 3)], product(("vtrace", "laser", "impact"), (0, 3))),
 )
 def test_replayed_columns_cost_no_more(algorithm, burn_in):
     settings = {"replays": REPLAYS, "replay_burn_in": burn_in, "prefetch_batches": 0}
@@ -173,15 +176,21 @@ def test_replayed_columns_cost_no_more(algorithm, burn_in):
             return batch
 
         mix.sample = replayed
-        noted = play(group, mode, versions=6)
+        noted = play(group, mode, versions=4)
         noted.check(**ONCE)
         assert len(columns) == 2, "batches with and without replayed columns"
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "vtrace"])
-@pytest.mark.parametrize("topology", TOPOLOGIES, ids=str)
+@pytest.mark.parametrize(
+    ("topology", "algorithm"),
+    fast(
+        zip(TOPOLOGIES, ("ppo", "vtrace", "ppo", "vtrace"), strict=True),
+        product(TOPOLOGIES, ("ppo", "vtrace")),
+    ),
+    ids=str,
+)
 def test_learners_that_mix_wait_once_more_for_their_message(topology, algorithm):
-    settings = {"num_learners": 2, "topology": topology, "unroll_length": 4}
+    settings = {"num_learners": 2, "topology": topology}
     with fake_run("CartPole-v1", algorithm=ALGORITHMS[algorithm], **settings) as (group, mode):
         messages = group.first.learner.updates_per_version
         play(group, mode).check(act=1.0, update=1.0 + messages, publish=1.0, read=0.0)
@@ -189,7 +198,8 @@ def test_learners_that_mix_wait_once_more_for_their_message(topology, algorithm)
 
 @pytest.mark.parametrize("lag", ["1", "free"])
 def test_actors_in_processes_act_on_the_cpu_for_a_learner_on_a_gpu(lag):
-    settings = {"placement": "local", "actors_per_learner": 2, "env_groups": 2, "lag": lag}
+    settings = {"placement": "local", "actors_per_learner": 2, "env_groups": 2, "lag": lag,
+                "num_envs": 4, "unroll_length": 8}  # fmt: skip
     with fake_run("CartPole-v1", algorithm=ALGORITHMS["vtrace"], **settings) as (group, mode):
         noted = play(group, mode)
         tensors = len(group.first.policy.shared_tensors())

@@ -115,12 +115,11 @@ def assert_follows_the_reference(topology, size, algorithm, settings, updates):
     return groups[0]
 
 
-@pytest.mark.parametrize("settings", [HEAVY, SLOW, FAR, NESTEROV])
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(("size", "settings"), [(1, HEAVY), (4, SLOW), (4, FAR), (1, NESTEROV)])
 def test_it_is_the_reference(size, settings):
     topology = Gossip(max_staleness=0) if size > 1 else Single()
     algorithm = PPO(passes=2, num_minibatches=2)
-    assert_follows_the_reference(topology, size, algorithm, settings, 16)
+    assert_follows_the_reference(topology, size, algorithm, settings, 12)
 
 
 @pytest.mark.parametrize("topology", ALL)
@@ -129,23 +128,21 @@ def test_in_every_topology(topology):
     assert_follows_the_reference(topology, 4, algorithm, NESTEROV, 6)
 
 
-@pytest.mark.parametrize("every", ["updates", "versions"])
-def test_one_that_is_through_early_steps_after_the_last_mixing(every):
-    algorithm = PPO(passes=3, num_minibatches=2)
+@pytest.mark.parametrize(("every", "staleness"), [("updates", "never"), ("versions", 0)])
+def test_one_that_is_through_early_steps_after_the_last_mixing(every, staleness):
+    algorithm = PPO(passes=2, num_minibatches=2)
     soon = dataclasses.replace(algorithm, max_kl_nats=1e-9)
-    for staleness in (0, "never"):
-        topology = Gossip(graph="complete", max_staleness=staleness, every=every)
-        assert_follows_the_reference(topology, 3, [algorithm, soon, algorithm], HEAVY, 18)
+    topology = Gossip(graph="complete", max_staleness=staleness, every=every)
+    assert_follows_the_reference(topology, 3, [algorithm, soon, algorithm], HEAVY, 12)
 
 
-@pytest.mark.parametrize("settings", [HEAVY, SLOW, FAR, NESTEROV])
 @pytest.mark.parametrize(
-    "topology",
+    ("topology", "settings"),
     [
-        Diffusion(),
-        Diffusion(adjacency="star", every="versions"),
-        Gossip(graph="exponential", max_staleness=0),
-        Gossip(graph="rotating", max_staleness=0),
+        (Diffusion(), HEAVY),
+        (Diffusion(adjacency="star", every="versions"), SLOW),
+        (Gossip(graph="exponential", max_staleness=0), FAR),
+        (Gossip(graph="rotating", max_staleness=0), NESTEROV),
     ],
 )
 def test_averages_follow_the_same_recursion(topology, settings, monkeypatch):
@@ -297,13 +294,13 @@ def test_on_a_quadratic_it_has_the_closed_forms_spectrum(momentum, rate, nestero
                 np.testing.assert_allclose(np.abs(found), 0.5**0.5)
 
 
-@pytest.mark.parametrize("settings", [HEAVY, NESTEROV, FAR])
+@pytest.mark.parametrize("settings", [NESTEROV, FAR])
 def test_an_all_reduced_group_stays_equal_to_the_bit(settings):
     algorithm = PPO(passes=2, num_minibatches=2, target_kl_nats=1e-3)
     learners = make_group(AllReduce(), 3, algorithm, optimizer=outer(**settings))
     before = vector_of(learners[0].policy)
-    lock_step(learners, 20)
-    assert learners[0].version == 5
+    lock_step(learners, 12)
+    assert learners[0].version == 3
     states = [a.state_dict() for a in learners]
     held = [k for k in states[0] if k.startswith(("policy.", "outer."))]
     assert any(k.startswith("outer.") for k in held) == (settings is not FAR)
@@ -361,9 +358,7 @@ def test_it_goes_on_from_a_saved_state(topology):
     def group():
         return make_group(topology, 2, algorithm, optimizer=optimizer, joins=False)
 
-    whole, first, second = group(), group(), group()
-    join_group(whole)
-    lock_step(whole, 10)
+    first, second = group(), group()
     join_group(first)
     lock_step(first, 4)
     for old, new in zip(first, second, strict=True):
@@ -371,8 +366,9 @@ def test_it_goes_on_from_a_saved_state(topology):
         new.load_state_dict(state)
         new.replay.given = old.replay.given
     join_group(second)
-    lock_step(second, 6)
-    for ours, theirs in zip(second, whole, strict=True):
+    for learners in (first, second):
+        lock_step(learners, 4)
+    for ours, theirs in zip(second, first, strict=True):
         a, b = ours.state_dict(), theirs.state_dict()
         assert a.keys() == b.keys()
         assert all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for k in a)

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 import gossamer
 from gossamer.build.auto import make_plan
@@ -52,6 +51,11 @@ class Wait(NamedTuple):
 class FakeGpu(TorchDispatchMode):
     """Context in which tensors on `meta` are as on a GPU; `waits` and `sent` list copies from and to it."""
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        """Torch's compiler, which would be told to skip these calls, takes seconds to import."""
+        return False
+
     def __init__(self):
         super().__init__()
         self.waits: list[Wait] = []
@@ -73,7 +77,7 @@ class FakeGpu(TorchDispatchMode):
             return args[0].new_empty((args[1][0].numel(), *args[0].shape[chosen:]))
         if func in COPIES:
             return self._copy(func, args, kwargs)
-        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        inputs = _tensors((*args, *kwargs.values()))
         if any(x.device == META for x in inputs):
             mixed = [x for x in inputs if x.device != META and x.ndim]
             assert not mixed or func is aten._cudnn_rnn.default, f"{func} mixes devices: {_line()}"
@@ -125,6 +129,17 @@ class FakeGpu(TorchDispatchMode):
         self.sent.append(Wait(str(func), _line()))
         if waits:
             self._wait(f"{func} to the device")
+
+
+def _tensors(values):
+    """Return the tensors among values, and in lists of them; torch's own way takes several times as long."""
+    found = []
+    for x in values:
+        if isinstance(x, Tensor):
+            found.append(x)
+        elif isinstance(x, (list, tuple)):
+            found += _tensors(x)
+    return found
 
 
 def _answer(dtype):
@@ -195,7 +210,7 @@ def fake_gpu():
 @contextlib.contextmanager
 def fake_run(env_id, **settings):
     """Yield the learners of a run whose policies are on the fake GPU, and its mode."""
-    base = {"placement": "inline", "num_envs": 4, "unroll_length": 8, "device": "cpu",
+    base = {"placement": "inline", "num_envs": 2, "unroll_length": 4, "device": "cpu",
             "evaluation.every_seconds": 0.0, "env_threads": 1}  # fmt: skip
     config = make_config(env_id, {**base, **settings})
     spec = read_spec(env_id, config.env, 0, tries=False)

@@ -61,6 +61,11 @@ class Recorder(TorchDispatchMode):
         pinned: tensors that would be in the host's memory: they may only be copied from and to.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls):
+        """Torch's compiler, which would be told to skip these calls, takes seconds to import."""
+        return False
+
     def __init__(self, static, pinned=()):
         super().__init__()
         self._name_static = static

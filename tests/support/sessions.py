@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,12 @@ QUICK = [
 def slow(*values: Any) -> Any:
     """Return a case that is for the slow tests."""
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def fast(chosen: Iterable[Any], every: Iterable[Any]) -> list[Any]:
+    """Return all cases, tuples of values, of which those that are not chosen are for the slow tests."""
+    chosen = list(chosen)
+    return [*chosen, *(slow(*x) for x in every if x not in chosen)]
 
 
 def some(values: Sequence[Any], *, every: int) -> list[Any]:
