@@ -67,10 +67,9 @@ def one_server() -> Iterator[FakeServer]:
 
 
 @pytest.fixture
-def server(one_server: FakeServer, watch: FakeWatch) -> Iterator[FakeServer]:
-    one_server.watch = watch
-    yield one_server
-    watch.disconnect()
+def server(one_server: FakeServer, watch: FakeWatch) -> FakeServer:
+    one_server.show(watch)
+    return one_server
 
 
 @pytest.fixture
@@ -85,6 +84,7 @@ def page(pages: Pages, server: FakeServer, request: pytest.FixtureRequest) -> It
     with pages.opened(
         server.address,
         own=request.node.get_closest_marker("own_page") is not None,
+        stays=True,
         allowed=allowed,
         asks_others=lambda url: not url.startswith((server.address, "data:", "blob:", "about:")),
     ) as page:

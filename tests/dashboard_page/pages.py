@@ -19,6 +19,24 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
 SIZE = {"width": 1440, "height": 900}
+PARKED = "#/replay?run=none"
+"""The view of a page that no test has: of a run that is not there, it asks for nothing and moves nothing."""
+PARK = f"""async () => {{
+    localStorage.clear();
+    document.documentElement.dataset.theme = "light";
+    for (const open of document.querySelectorAll("dialog")) open.close();
+    for (const open of document.querySelectorAll("details[open]")) open.open = false;
+    document.querySelector("#said").replaceChildren();
+    document.activeElement.blur();
+    const {{ store }} = await import("/static/store.js");
+    store.select([...store.selected], false);
+    location.hash = "{PARKED}";
+}}"""
+READ_ANEW = """async () => {
+    const [{ store }, { forgetMetrics }] = await Promise.all([import("/static/store.js"), import("/static/api.js")]);
+    forgetMetrics(null);
+    await store.load();
+}"""
 
 
 class Pages:
@@ -41,6 +59,7 @@ class Pages:
         *,
         script: str = "",
         own: bool = False,
+        stays: bool = False,
         allowed: Callable[[ConsoleMessage], bool] = lambda _: False,
         asks_others: Callable[[str], bool] = lambda _: False,
     ) -> Generator[Page]:
@@ -50,13 +69,14 @@ class Pages:
             address: of its server.
             script: that it runs ahead of every document.
             own: it is not kept: a test changes what stays with a page, as its clock or its scripts.
+            stays: its document is kept for the next test, as the server answers that one too.
             allowed: whether a line of its console is.
             asks_others: whether an address that it asks is none that it may ask.
         """
         page = None if own else self._kept.pop((address, script), None)
         if page is None:
             context = self._browser.new_context(
-                viewport=SIZE, color_scheme="light", base_url=address
+                viewport=SIZE, color_scheme="light", reduced_motion="reduce", base_url=address
             )
             page = context.new_page()
             page.set_default_timeout(1000 * PATIENCE_SECONDS)
@@ -85,19 +105,35 @@ class Pages:
         if own:
             page.context.close()
         else:
-            self._empty(page)
+            self._empty(page, stays=stays)
             self._kept[address, script] = page
         assert complaints == [], complaints
 
-    def _empty(self, page: Page) -> None:
-        """Bring a page back to what a new one is."""
+    def _empty(self, page: Page, *, stays: bool) -> None:
+        """Bring a page back to what a new one is, but for the modules that it has loaded."""
         page.unroute_all()
         with suppress(Exception):  # it shows no document of the server
-            page.evaluate("localStorage.clear()")
-        page.goto("about:blank")
+            page.evaluate(PARK)
+            page.locator("main[data-view=replay]").wait_for()
+        if not stays:
+            page.goto("about:blank")
         page.set_viewport_size(SIZE)
         page.emulate_media(color_scheme="light")
         page.mouse.move(0, 0)
+
+
+def visit(page: Page, view: str = "") -> None:
+    """Show a view of the server's page, and wait until its document listens to the server.
+
+    Only the first view of a test is a new document, and only where none was kept; `page.goto("about:blank")` ahead of
+    it makes sure that it is.
+    """
+    if page.url.endswith(PARKED):
+        page.evaluate(READ_ANEW)
+    page.goto(f"/{view or '#/runs'}")
+    shown = view.partition("?")[0].removeprefix("#/") or "runs"
+    page.locator(f"main[data-view={shown}]").wait_for()
+    page.locator("#connection[data-state=live]").wait_for()
 
 
 @functools.cache

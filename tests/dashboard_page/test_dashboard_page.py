@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, quote
 import numpy as np
 import pytest
 from fake_watch import TOKEN, FakeServer, FakeWatch, acts_of, make_run, many_runs
+from pages import visit
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -41,11 +42,6 @@ VIEWS = [
     f"#/replay?run={PONG}",
     f"#/run?run={DAMAGED}",
 ]
-
-
-def visit(page: Page, view: str) -> None:
-    page.goto(f"/{view}")
-    page.locator("#connection[data-state=live]").wait_for()
 
 
 def row(page: Page, run: str) -> Any:
@@ -356,6 +352,7 @@ def test_charts_fill_the_window(page: Page, width: int, height: int, metrics: li
 
 def test_a_window_that_shrinks_before_the_first_picture_cuts_nothing(page: Page) -> None:
     held: list[Route] = []
+    page.goto("about:blank")  # a document that was kept has it
     page.route("**/plotly.js", lambda route: held.append(route))
     visit(page, curves("return_mean_100"))
     page.locator(".group").first.wait_for()
