@@ -84,7 +84,6 @@ def page(pages: Pages, server: FakeServer, request: pytest.FixtureRequest) -> It
     with pages.opened(
         server.address,
         own=request.node.get_closest_marker("own_page") is not None,
-        stays=True,
         allowed=allowed,
         asks_others=lambda url: not url.startswith((server.address, "data:", "blob:", "about:")),
     ) as page:

@@ -6,8 +6,9 @@ import functools
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -32,6 +33,8 @@ PARK = f"""async () => {{
     store.select([...store.selected], false);
     location.hash = "{PARKED}";
 }}"""
+SERVED = Counter[str]()
+"""How many servers have had an address, one after the other."""
 READ_ANEW = """async () => {
     const [{ store }, { forgetMetrics }] = await Promise.all([import("/static/store.js"), import("/static/api.js")]);
     forgetMetrics(null);
@@ -50,7 +53,7 @@ class Pages:
 
     def __init__(self, browser: Browser):
         self._browser = browser
-        self._kept: dict[tuple[str, str], Page] = {}
+        self._kept: dict[tuple[str, str], tuple[Page, int]] = {}
 
     @contextmanager
     def opened(
@@ -59,7 +62,6 @@ class Pages:
         *,
         script: str = "",
         own: bool = False,
-        stays: bool = False,
         allowed: Callable[[ConsoleMessage], bool] = lambda _: False,
         asks_others: Callable[[str], bool] = lambda _: False,
     ) -> Generator[Page]:
@@ -69,11 +71,10 @@ class Pages:
             address: of its server.
             script: that it runs ahead of every document.
             own: it is not kept: a test changes what stays with a page, as its clock or its scripts.
-            stays: its document is kept for the next test, as the server answers that one too.
             allowed: whether a line of its console is.
             asks_others: whether an address that it asks is none that it may ask.
         """
-        page = None if own else self._kept.pop((address, script), None)
+        page, of_server = (None, 0) if own else self._kept.pop((address, script), (None, 0))
         if page is None:
             context = self._browser.new_context(
                 viewport=SIZE, color_scheme="light", reduced_motion="reduce", base_url=address
@@ -82,6 +83,8 @@ class Pages:
             page.set_default_timeout(1000 * PATIENCE_SECONDS)
             if script:
                 page.add_init_script(script)
+        elif page.url.endswith(PARKED) and of_server != SERVED[address]:
+            page.reload()
         complaints: list[str] = []
 
         def hear(said: ConsoleMessage) -> None:
@@ -105,17 +108,17 @@ class Pages:
         if own:
             page.context.close()
         else:
-            self._empty(page, stays=stays)
-            self._kept[address, script] = page
+            self._empty(page)
+            self._kept[address, script] = page, SERVED[address]
         assert complaints == [], complaints
 
-    def _empty(self, page: Page, *, stays: bool) -> None:
+    def _empty(self, page: Page) -> None:
         """Bring a page back to what a new one is, but for the modules that it has loaded."""
         page.unroute_all()
-        with suppress(Exception):  # it shows no document of the server
+        try:
             page.evaluate(PARK)
             page.locator("main[data-view=replay]").wait_for()
-        if not stays:
+        except Exception:  # it shows no document of the server
             page.goto("about:blank")
         page.set_viewport_size(SIZE)
         page.emulate_media(color_scheme="light")
@@ -155,7 +158,9 @@ def served(root: Path) -> Generator[str]:
         child = Program(words, root, dict(os.environ), out, err)
         try:
             wait_for(lambda: re.search(r"http://\S+", out.read_text()), "the server's address")
-            yield re.findall(r"http://\S+", out.read_text())[0].rstrip("/")
+            address = re.findall(r"http://\S+", out.read_text())[0].rstrip("/")
+            SERVED[address] += 1
+            yield address
         finally:
             child.kill()
             child.wait()
