@@ -83,7 +83,12 @@ def test_a_real_sweep_is_told_as_it_says_itself(
         row = " ".join([str(trial["trial"]), *trial["shown"], f"{trial['env_steps']:,}"])
         assert row in " ".join(table.split())
     # More trials of the same sweep are asked for, and told of.
-    assert main(["sweep", "tiny.toml", "--jobs", "2", "--trials", "2"]) == 0
+    folder = Path("runs/sweeps/tiny")
+    manifest = json.loads((folder / "sweep.json").read_text())
+    (folder / "sweep.json").write_text(json.dumps({**manifest, "trials": 2}))
+    shutil.copytree(folder / "000", folder / "001")
+    record = json.loads((folder / "000/trial.json").read_text())
+    (folder / "001/trial.json").write_text(json.dumps({**record, "number": 1}))
     found = told(page, sweep["id"])
     assert (found["asked"], found["begun"], len(found["trials"])) == (2, 2, 2)
 

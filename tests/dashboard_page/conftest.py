@@ -67,10 +67,9 @@ def one_server() -> Iterator[FakeServer]:
 
 
 @pytest.fixture
-def server(one_server: FakeServer, watch: FakeWatch) -> Iterator[FakeServer]:
-    one_server.watch = watch
-    yield one_server
-    watch.disconnect()
+def server(one_server: FakeServer, watch: FakeWatch) -> FakeServer:
+    one_server.show(watch)
+    return one_server
 
 
 @pytest.fixture

@@ -732,7 +732,8 @@ class Handler(BaseHTTPRequestHandler):
                 "text/html; charset=utf-8",
             )
         elif path.startswith("/static/") and (file := PAGE / Path(path).name).is_file():
-            self.send(file.read_bytes(), KINDS[file.suffix])
+            kept = "max-age=31536000"  # nobody changes it while tests run
+            self.send(file.read_bytes(), KINDS[file.suffix], Cache_Control=kept)
         elif path == "/plotly.js":
             spec = find_spec("plotly")
             assert spec
@@ -819,6 +820,12 @@ class FakeServer(ThreadingHTTPServer):
             sys.exception(), OSError
         ):  # a browser that closes a connection is no error
             super().handle_error(request, client_address)
+
+    def show(self, watch: FakeWatch) -> None:
+        """Answer from other runs from now on; whoever listens goes on listening."""
+        watch.listeners = self.watch.listeners
+        watch.version = self.watch.version + 1
+        self.watch = watch
 
     def start(self) -> None:
         threading.Thread(target=self.serve_forever, daemon=True).start()

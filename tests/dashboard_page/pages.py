@@ -6,8 +6,9 @@ import functools
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -19,6 +20,26 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
 
 SIZE = {"width": 1440, "height": 900}
+PARKED = "#/replay?run=none"
+"""The view of a page that no test has: of a run that is not there, it asks for nothing and moves nothing."""
+PARK = f"""async () => {{
+    localStorage.clear();
+    document.documentElement.dataset.theme = "light";
+    for (const open of document.querySelectorAll("dialog")) open.close();
+    for (const open of document.querySelectorAll("details[open]")) open.open = false;
+    document.querySelector("#said").replaceChildren();
+    document.activeElement.blur();
+    const {{ store }} = await import("/static/store.js");
+    store.select([...store.selected], false);
+    location.hash = "{PARKED}";
+}}"""
+SERVED = Counter[str]()
+"""How many servers have had an address, one after the other."""
+READ_ANEW = """async () => {
+    const [{ store }, { forgetMetrics }] = await Promise.all([import("/static/store.js"), import("/static/api.js")]);
+    forgetMetrics(null);
+    await store.load();
+}"""
 
 
 class Pages:
@@ -32,7 +53,7 @@ class Pages:
 
     def __init__(self, browser: Browser):
         self._browser = browser
-        self._kept: dict[tuple[str, str], Page] = {}
+        self._kept: dict[tuple[str, str], tuple[Page, int]] = {}
 
     @contextmanager
     def opened(
@@ -53,15 +74,17 @@ class Pages:
             allowed: whether a line of its console is.
             asks_others: whether an address that it asks is none that it may ask.
         """
-        page = None if own else self._kept.pop((address, script), None)
+        page, of_server = (None, 0) if own else self._kept.pop((address, script), (None, 0))
         if page is None:
             context = self._browser.new_context(
-                viewport=SIZE, color_scheme="light", base_url=address
+                viewport=SIZE, color_scheme="light", reduced_motion="reduce", base_url=address
             )
             page = context.new_page()
             page.set_default_timeout(1000 * PATIENCE_SECONDS)
             if script:
                 page.add_init_script(script)
+        elif page.url.endswith(PARKED) and of_server != SERVED[address]:
+            page.reload()
         complaints: list[str] = []
 
         def hear(said: ConsoleMessage) -> None:
@@ -86,18 +109,34 @@ class Pages:
             page.context.close()
         else:
             self._empty(page)
-            self._kept[address, script] = page
+            self._kept[address, script] = page, SERVED[address]
         assert complaints == [], complaints
 
     def _empty(self, page: Page) -> None:
-        """Bring a page back to what a new one is."""
+        """Bring a page back to what a new one is, but for the modules that it has loaded."""
         page.unroute_all()
-        with suppress(Exception):  # it shows no document of the server
-            page.evaluate("localStorage.clear()")
-        page.goto("about:blank")
+        try:
+            page.evaluate(PARK)
+            page.locator("main[data-view=replay]").wait_for()
+        except Exception:  # it shows no document of the server
+            page.goto("about:blank")
         page.set_viewport_size(SIZE)
         page.emulate_media(color_scheme="light")
         page.mouse.move(0, 0)
+
+
+def visit(page: Page, view: str = "") -> None:
+    """Show a view of the server's page, and wait until its document listens to the server.
+
+    Only the first view of a test is a new document, and only where none was kept; `page.goto("about:blank")` ahead of
+    it makes sure that it is.
+    """
+    if page.url.endswith(PARKED):
+        page.evaluate(READ_ANEW)
+    page.goto(f"/{view or '#/runs'}")
+    shown = view.partition("?")[0].removeprefix("#/") or "runs"
+    page.locator(f"main[data-view={shown}]").wait_for()
+    page.locator("#connection[data-state=live]").wait_for()
 
 
 @functools.cache
@@ -119,7 +158,9 @@ def served(root: Path) -> Generator[str]:
         child = Program(words, root, dict(os.environ), out, err)
         try:
             wait_for(lambda: re.search(r"http://\S+", out.read_text()), "the server's address")
-            yield re.findall(r"http://\S+", out.read_text())[0].rstrip("/")
+            address = re.findall(r"http://\S+", out.read_text())[0].rstrip("/")
+            SERVED[address] += 1
+            yield address
         finally:
             child.kill()
             child.wait()

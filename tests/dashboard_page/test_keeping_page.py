@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
 from made_runs import made_runs
+from pages import served, visit
 
 from gossamer.record.about import ABOUT
 from gossamer.record.folder import RunFolder
@@ -26,10 +28,32 @@ from playwright.sync_api import expect
 EVIL = "<img src=x onerror=alert(1)>"
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    made_runs(tmp_path / "runs", 6, 20)
-    return tmp_path / "runs"
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that one server watches for all tests."""
+    return tmp_path_factory.mktemp("watched") / "runs"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    made_runs(folder, 6, 20)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def root(watched: Path, runs: Path) -> Path:
+    """The watched folder with six runs of which nothing was said yet."""
+    for path in watched.iterdir() if watched.exists() else ():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return Path(shutil.copytree(runs, watched, dirs_exist_ok=True))
+
+
+@pytest.fixture(scope="module")
+def address(watched: Path) -> Iterator[str]:
+    watched.mkdir()
+    with served(watched) as address:
+        yield address
 
 
 def ids(root: Path) -> list[str]:
@@ -38,11 +62,6 @@ def ids(root: Path) -> list[str]:
 
 def about(root: Path, run: str, **told: Any) -> None:
     (root / run / ABOUT).write_text(json.dumps(told))
-
-
-def visit(page: Page, view: str = "#/runs") -> None:
-    page.goto(f"/{view}")
-    page.locator("#connection[data-state=live]").wait_for()
 
 
 def row(page: Page, run: str) -> Locator:
@@ -92,13 +111,13 @@ def test_columns_are_hidden_and_shown_again(live: Page, root: Path) -> None:
     expect(live.locator("th[data-column=where]")).to_have_count(1)
 
 
-@pytest.mark.parametrize(("width", "least"), [(1440, 360), (1024, 360), (390, 358)])
-def test_the_search_has_room(live: Page, width: int, least: int) -> None:
-    live.set_viewport_size({"width": width, "height": 844})
+def test_the_search_has_room(live: Page) -> None:
     visit(live)
-    box = live.get_by_label("Search runs").bounding_box()
-    assert box
-    assert box["width"] >= least
+    for width, least in ((1440, 360), (1024, 360), (390, 358)):
+        live.set_viewport_size({"width": width, "height": 844})
+        box = live.get_by_label("Search runs").bounding_box()
+        assert box
+        assert box["width"] >= least
 
 
 def test_a_run_gets_a_name_tags_and_a_note_on_its_page(live: Page, root: Path) -> None:
@@ -269,6 +288,7 @@ def test_a_run_is_deleted_on_its_page(live: Page, root: Path) -> None:
 
 
 def test_views_are_saved_opened_and_deleted(live: Page, root: Path) -> None:
+    live.reload()  # the menu holds the views of an earlier test
     visit(live)
     live.get_by_label("Search runs").fill("vtrace")
     live.get_by_label("Group by").select_option("algorithm")
@@ -323,6 +343,7 @@ def test_a_saved_view_that_is_being_pressed_stays_until_it_is_let_go(
     """The answer with all views may come between: of another link in its place no click comes."""
     views = [{"name": "few", "address": "#/runs?search=vtrace"}]
     (root / "views.json").write_text(json.dumps({"views": views}))
+    live.reload()  # the menu holds the views of an earlier test
     visit(live)
     menu = live.locator("summary", has_text="Views")
     menu.click()
@@ -347,6 +368,7 @@ def test_a_view_that_is_about_to_be_deleted_is_not_asked_for_again(live: Page, r
     """The answer with all views may come between the two presses."""
     views = [{"name": "few", "address": "#/runs?search=vtrace"}]
     (root / "views.json").write_text(json.dumps({"views": views}))
+    live.reload()  # the menu holds the views of an earlier test
     visit(live)
     menu = live.locator("summary", has_text="Views")
     menu.click()
@@ -370,6 +392,7 @@ def test_a_view_that_is_about_to_be_deleted_is_not_asked_for_again(live: Page, r
 def test_a_view_of_other_columns_is_opened_whole(live: Page, root: Path) -> None:
     views = [{"name": "few", "address": "#/runs?hidden=where,started&columns=algorithm.name"}]
     (root / "views.json").write_text(json.dumps({"views": views}))
+    live.reload()  # the menu holds the views of an earlier test
     visit(live)
     expect(live.locator("thead th[data-column]")).to_have_count(12)
     live.locator("summary", has_text="Views").click()

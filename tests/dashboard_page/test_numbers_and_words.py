@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pages import visit
 
 if TYPE_CHECKING:
     from fake_watch import FakeWatch
@@ -21,11 +22,6 @@ KILLED = "Acrobot-v1/ppo-diffusion/20260102-200000-s4"
 PONG = "PongNoFrameskip-v4/laser-single/20260103-090000-s1"
 GOSSIP = "Acrobot-v1/a2c-gossip/20260103-093000-s1"
 DAMAGED = "CartPole-v1/ppo-single/20251224-180000-s7"
-
-
-def visit(page: Page, view: str) -> None:
-    page.goto(f"/{view}")
-    page.locator("#connection[data-state=live]").wait_for()
 
 
 def tile(page: Page, name: str) -> Any:

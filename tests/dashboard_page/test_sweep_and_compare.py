@@ -7,14 +7,14 @@ import json
 import re
 import shutil
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pytest
 from made_sweeps import add_trial, chosen_of, make_sweep, working
-from pages import Pages, served
+from pages import Pages, served, visit
 from scored_runs import evaluation_row, make_run
 
 if TYPE_CHECKING:
@@ -38,18 +38,15 @@ def opened(pages: Pages, address: str, allowed: str = "no complaint") -> Generat
         yield page
 
 
-def make_groups(root: Path, env_id: str = "CartPole-v1") -> list[str]:
+def make_groups(root: Path) -> list[Path]:
     return [
-        str(
-            make_run(
-                root,
-                f"{env_id}/{rate}-s{seed}",
-                ["--optimizer.learning-rate", rate],
-                env_id=env_id,
-                seed=seed,
-                returns=(score / 2, score),
-                evaluation=score,
-            ).relative_to(root)
+        make_run(
+            root,
+            f"CartPole-v1/{rate}-s{seed}",
+            ["--optimizer.learning-rate", rate],
+            seed=seed,
+            returns=(score / 2, score),
+            evaluation=score,
         )
         for rate, scores in zip(RATES, SCORES, strict=True)
         for seed, score in enumerate(scores, start=1)
@@ -79,14 +76,37 @@ def page(pages: Pages, address: str) -> Iterator[Page]:
         yield page
 
 
-def visit(page: Page, view: str) -> None:
-    page.goto(f"/{view}")
-    page.locator("#connection[data-state=live]").wait_for()
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+    """A folder in which each test makes its own, and the address of its server."""
+    root = tmp_path_factory.mktemp("changing")
+    with served(root) as address:
+        yield root, address
 
 
-def compare(root: Path, more: str = "") -> str:
-    runs = sorted(str(x.parent.relative_to(root)) for x in root.rglob("CartPole-v1/*/config.json"))
-    return f"#/compare?runs={','.join(quote(x) for x in runs)}{more}"
+@pytest.fixture
+def folder(changing: tuple[Path, str], request: pytest.FixtureRequest) -> Path:
+    made = changing[0] / request.node.name
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def other(pages: Pages, changing: tuple[Path, str]) -> Iterator[Page]:
+    """A page of the server of `folder`."""
+    with opened(pages, changing[1]) as page:
+        yield page
+
+
+def compare(root: Path, more: str = "", view: str = "compare") -> str:
+    """Return the address of the runs in a folder, which the server watches or that lies in the one it does."""
+    above = root.parent if root.name.startswith("test") else root
+    runs = sorted(str(x.parent.relative_to(above)) for x in root.rglob("CartPole-v1/*/config.json"))
+    return f"#/{view}?runs={','.join(quote(x) for x in runs)}{more}"
+
+
+def sweep_in(folder: Path, name: str = "rates") -> str:
+    return f"#/sweep?sweep={folder.name}/sweeps/{name}"
 
 
 def fits(page: Page) -> bool:
@@ -181,15 +201,14 @@ def test_what_cannot_be_compared_is_one_line(pages: Pages, address: str, root: P
         expect(page.locator(".comparison")).to_have_count(1)
 
 
-def test_a_verdict_changes_while_runs_train(pages: Pages, tmp_path: Path) -> None:
-    runs = make_groups(tmp_path)
-    with served(tmp_path) as address, opened(pages, address) as page:
-        visit(page, compare(tmp_path))
-        expect(page.locator(".verdicts b").first).to_have_text("B is better than A")
-        for run in runs[3:]:
-            with (tmp_path / run / "evaluation.jsonl").open("a") as file:
-                file.write(json.dumps(evaluation_row(-200.0 - int(run[-1]), 2_000)) + "\n")
-        expect(page.locator(".verdicts b").first).to_have_text("A is better than B")
+def test_a_verdict_changes_while_runs_train(other: Page, folder: Path) -> None:
+    runs = make_groups(folder)
+    visit(other, compare(folder))
+    expect(other.locator(".verdicts b").first).to_have_text("B is better than A")
+    for run in runs[3:]:
+        with (run / "evaluation.jsonl").open("a") as file:
+            file.write(json.dumps(evaluation_row(-200.0 - int(run.name[-1]), 2_000)) + "\n")
+    expect(other.locator(".verdicts b").first).to_have_text("A is better than B")
 
 
 def test_a_sweep_is_a_table_and_pictures_that_lead_to_its_runs(page: Page) -> None:
@@ -280,166 +299,144 @@ def test_a_sweep_is_followed_while_it_runs(pages: Pages, tmp_path: Path) -> None
         expect(page.locator(".trial-told")).to_contain_text("To go on with the sweep, type: gossamer sweep rates.toml")  # fmt: skip
 
 
-def test_a_walk_through_trials_goes_on_when_a_live_sweep_is_drawn_anew(pages: Pages, tmp_path: Path) -> None:  # fmt: skip
-    sweep = make_sweep(tmp_path, trials=5)
-    make_sweep(tmp_path, "sweeps/widths")
+def test_a_walk_through_trials_goes_on_when_a_live_sweep_is_drawn_anew(other: Page, folder: Path) -> None:  # fmt: skip
+    sweep = make_sweep(folder, trials=5)
+    make_sweep(folder, "sweeps/widths")
     for i in range(3):
         add_trial(sweep, i, [10.0 * i])
-    with served(tmp_path) as address, opened(pages, address) as page, working(sweep):
-        visit(page, "#/sweep?sweep=sweeps/rates")
-        picture = page.locator('[data-picture="parallel"]')
+    with working(sweep):
+        visit(other, sweep_in(folder))
+        picture = other.locator('[data-picture="parallel"]')
         picture.focus()
-        page.keyboard.press("ArrowRight")
-        page.keyboard.press("ArrowRight")
-        expect(page.locator(".trial-told")).to_contain_text("Trial 1, done")
+        other.keyboard.press("ArrowRight")
+        other.keyboard.press("ArrowRight")
+        expect(other.locator(".trial-told")).to_contain_text("Trial 1, done")
         add_trial(sweep, 3, [5.0])
-        expect(rows(page)).to_have_count(4)
+        expect(rows(other)).to_contain_text(["done"] * 4)
         expect(picture).to_be_focused()
-        expect(page.locator(".trial-told")).to_contain_text("Trial 1, done")
-        page.keyboard.press("ArrowRight")
-        expect(page.locator(".trial-told")).to_contain_text("Trial 3, done")
-        page.evaluate("location.hash = '#/sweep?sweep=sweeps/widths'")
-        expect(page.locator("h1 summary")).to_have_text("widths")
+        expect(other.locator(".trial-told")).to_contain_text("Trial 1, done")
+        other.keyboard.press("ArrowRight")
+        expect(other.locator(".trial-told")).to_contain_text("Trial 3, done")
+        other.evaluate(f"location.hash = '{sweep_in(folder, 'widths')}'")
+        expect(other.locator("h1 summary")).to_have_text("widths")
 
 
-def test_a_sweep_at_its_end_tells_how_to_try_failed_trials_again(pages: Pages, tmp_path: Path) -> None:  # fmt: skip
-    sweep = make_sweep(tmp_path, trials=3)
-    for i in range(2):
-        add_trial(sweep, i, [10.0 * i])
-    (run,) = add_trial(sweep, 2, [1.0])
+def test_a_sweep_at_its_end_tells_how_to_try_failed_trials_again(other: Page, folder: Path) -> None:  # fmt: skip
     summary = {"exit_reason": "failed: the loss was not finite 100 times", "exit": {"kind": "failed", "cause": "the loss was not finite 100 times"}}  # fmt: skip
-    (run / "summary.json").write_text(json.dumps(summary))
-    with served(tmp_path) as address, opened(pages, address) as page:
-        visit(page, "#/sweep")
-        expect(page.locator(".run-facts .state")).to_have_text("ended")
-        expect(page.locator(".run-facts")).to_contain_text("1 failed")
-        expect(page.locator(".trial-told")).to_contain_text("1 of 3 trials failed; to try it again, type: gossamer sweep rates.toml")  # fmt: skip
-    (sweep / "sweep.json").write_text(
-        json.dumps({**json.loads((sweep / "sweep.json").read_text()), "trials": 4})
-    )
-    with served(tmp_path) as address, opened(pages, address) as page:
-        visit(page, "#/sweep")
-        expect(page.locator(".run-facts .state")).to_have_text("stopped")
-        expect(page.locator(".trial-told")).to_contain_text("To go on with the sweep, type: gossamer sweep rates.toml")  # fmt: skip
+    for name, trials in (("ended", 3), ("left", 4)):
+        sweep = make_sweep(folder, f"sweeps/{name}", trials=trials)
+        *_, (run,) = [add_trial(sweep, i, [10.0 * i]) for i in range(3)]
+        (run / "summary.json").write_text(json.dumps(summary))
+    visit(other, sweep_in(folder, "ended"))
+    expect(other.locator(".run-facts .state")).to_have_text("ended")
+    expect(other.locator(".run-facts")).to_contain_text("1 failed")
+    expect(other.locator(".trial-told")).to_contain_text("1 of 3 trials failed; to try it again, type: gossamer sweep ended.toml")  # fmt: skip
+    visit(other, sweep_in(folder, "left"))
+    expect(other.locator(".run-facts .state")).to_have_text("stopped")
+    expect(other.locator(".trial-told")).to_contain_text("Best so far is trial 1")
+    expect(other.locator(".trial-told")).to_contain_text("To go on with the sweep, type: gossamer sweep left.toml")  # fmt: skip
 
 
-def test_runs_that_are_gone_are_told_and_the_others_shown(pages: Pages, tmp_path: Path) -> None:
-    runs = make_groups(tmp_path)
+def test_runs_that_are_gone_are_told_and_the_others_shown(pages: Pages, changing: tuple[Path, str], folder: Path) -> None:  # fmt: skip
+    runs = make_groups(folder)
+    gone = [f"{folder.name}/CartPole-v1/{run.name}" for run in runs]
     views = {
-        "compare": (compare(tmp_path), ".comparison-head"),
-        "curves": (compare(tmp_path, "&metrics=return_mean_100").replace("compare", "curves", 1), ".groups"),
-    }  # fmt: skip
-    shutil.rmtree(tmp_path / runs[0])
-    with served(tmp_path) as address, opened(pages, address, allowed="404") as page:
+        "compare": (compare(folder), ".comparison-head"),
+        "curves": (compare(folder, "&metrics=return_mean_100", "curves"), ".groups"),
+    }
+    shutil.rmtree(runs[0])
+    with opened(pages, changing[1], allowed="404") as other:
         for view, drawn in views.values():
-            visit(page, view)
-            expect(page.locator(".gone")).to_have_text(f"1 of these 6 runs is no longer there: {runs[0]}")  # fmt: skip
-            expect(page.locator(drawn)).to_be_visible()
-            expect(page.locator('[data-menu="runs"] summary')).to_have_text("Runs (5)")
-        page.locator('[data-chart="return_mean_100"][data-drawn]').wait_for()
-        expect(page.locator(".group-n")).to_have_text(["n\u00a0=\u00a02", "n\u00a0=\u00a03"])
-        shutil.rmtree(tmp_path / runs[1])
-        expect(page.locator(".gone")).to_have_text(f"2 of these 6 runs are no longer there: {runs[0]}, {runs[1]}")  # fmt: skip
-        visit(page, views["compare"][0])
-        expect(page.locator(".comparison-head")).to_contain_text("4 runs in 2 groups")
-        assert quote(runs[0]) in page.url, "the address is kept as it was given"
+            visit(other, view)
+            expect(other.locator(".gone")).to_have_text(f"1 of these 6 runs is no longer there: {gone[0]}")  # fmt: skip
+            expect(other.locator(drawn)).to_be_visible()
+            expect(other.locator('[data-menu="runs"] summary')).to_have_text("Runs (5)")
+        other.locator('[data-chart="return_mean_100"][data-drawn]').wait_for()
+        expect(other.locator(".group-n")).to_have_text(["n\u00a0=\u00a02", "n\u00a0=\u00a03"])
+        shutil.rmtree(runs[1])
+        expect(other.locator(".gone")).to_have_text(f"2 of these 6 runs are no longer there: {gone[0]}, {gone[1]}")  # fmt: skip
+        visit(other, views["compare"][0])
+        expect(other.locator(".comparison-head")).to_contain_text("4 runs in 2 groups")
+        assert quote(gone[0]) in other.url, "the address is kept as it was given"
         for view in ("compare", "curves"):
-            visit(page, f"#/{view}?runs=CartPole-v1/nowhere,CartPole-v1/never")
-            expect(page.locator(".gone")).to_have_text("2 of these 2 runs are no longer there: CartPole-v1/nowhere, CartPole-v1/never")  # fmt: skip
-            expect(page.locator(".nothing")).to_contain_text("Which runs?")
+            visit(other, f"#/{view}?runs=CartPole-v1/nowhere,CartPole-v1/never")
+            expect(other.locator(".gone")).to_have_text("2 of these 2 runs are no longer there: CartPole-v1/nowhere, CartPole-v1/never")  # fmt: skip
+            expect(other.locator(".nothing")).to_contain_text("Which runs?")
 
 
-def test_names_from_files_are_text(pages: Pages, tmp_path: Path) -> None:
+def test_names_from_files_are_text(other: Page, folder: Path) -> None:
     evil = "<img src=x onerror=alert(1)>"
-    sweep = make_sweep(tmp_path, search={evil: ["<b>bold</b>", evil]})
+    sweep = make_sweep(folder, search={evil: ["<b>bold</b>", evil]})
     add_trial(sweep, 0, [1.0], chosen={evil: "<b>bold</b>"})
     add_trial(sweep, 1, [2.0], chosen={evil: evil})
-    with served(tmp_path) as address, opened(pages, address) as page:
-        visit(page, "#/sweep")
-        expect(rows(page)).to_have_count(2)
-        expect(page.locator("main")).to_contain_text("<b>bold</b>")
-        assert page.locator("main img, main table b").count() == 0
+    visit(other, sweep_in(folder))
+    expect(rows(other)).to_have_count(2)
+    expect(other.locator("main")).to_contain_text("<b>bold</b>")
+    assert other.locator("main img, main table b").count() == 0
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_nothing_is_cut_on_any_screen(pages: Pages, address: str, root: Path, size: tuple[int, int], scheme: Any) -> None:  # fmt: skip
-    with ExitStack() as stack:
-        page = stack.enter_context(opened(pages, address))
-        page.set_viewport_size({"width": size[0], "height": size[1]})
-        page.emulate_media(color_scheme=scheme)
-        visit(page, compare(root))
-        page.locator(".verdicts b").first.wait_for()
-        assert fits(page)
-        assert scrolled(page) == []
-        visit(page, "#/sweep")
-        page.locator('[data-picture="parallel"]').wait_for()
-        assert fits(page)
-        assert scrolled(page) == []
-        assert cut(page, ".picture text, .picture circle") == []
-        current = page.locator("nav a[aria-current]").bounding_box()
-        assert current
-        assert 0 <= current["x"] <= size[0] - current["width"]
+def test_nothing_is_cut_on_any_screen(page: Page, root: Path, size: tuple[int, int], scheme: Any) -> None:  # fmt: skip
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    page.emulate_media(color_scheme=scheme)
+    visit(page, compare(root))
+    page.locator(".verdicts b").first.wait_for()
+    assert fits(page)
+    assert scrolled(page) == []
+    visit(page, "#/sweep")
+    page.locator('[data-picture="parallel"]').wait_for()
+    assert fits(page)
+    assert scrolled(page) == []
+    assert cut(page, ".picture text, .picture circle") == []
+    current = page.locator("nav a[aria-current]").bounding_box()
+    assert current
+    assert 0 <= current["x"] <= size[0] - current["width"]
 
 
-def test_the_best_of_two_objectives_is_that_by_which_trials_are_judged(pages: Pages, tmp_path: Path) -> None:  # fmt: skip
-    sweep = make_sweep(tmp_path, trials=2, objective=("return", "evaluation"))
+def test_the_best_of_two_objectives_is_that_by_which_trials_are_judged(other: Page, folder: Path) -> None:  # fmt: skip
+    sweep = make_sweep(folder, trials=2, objective=("return", "evaluation"))
     add_trial(sweep, 0, [30.0], evaluation=10.0)
     add_trial(sweep, 1, [20.0], evaluation=40.0)
-    with served(tmp_path) as address, opened(pages, address) as page:
-        visit(page, "#/sweep")
-        best = page.get_by_role("link", name="Run of the best")
-        expect(best).to_have_attribute("href", re.compile("000"))
-        page.get_by_role("button", name="evaluation", exact=True).first.click()
-        expect(best).to_have_attribute("href", re.compile("001"))
+    visit(other, sweep_in(folder))
+    best = other.get_by_role("link", name="Run of the best")
+    expect(best).to_have_attribute("href", re.compile("000"))
+    other.get_by_role("button", name="evaluation", exact=True).first.click()
+    expect(best).to_have_attribute("href", re.compile("001"))
 
 
-def test_the_best_of_a_sweep_that_was_stopped_is_the_best_so_far(pages: Pages, tmp_path: Path) -> None:  # fmt: skip
-    sweep = make_sweep(tmp_path, trials=3)
-    add_trial(sweep, 0, [20.0])
-    add_trial(sweep, 1, [30.0])
-    with served(tmp_path) as address, opened(pages, address) as page:
-        visit(page, "#/sweep")
-        expect(page.locator(".trial-told")).to_contain_text("Best so far is trial 1")
-
-
-def test_an_answer_that_says_the_same_is_not_drawn_anew(pages: Pages, tmp_path: Path) -> None:
-    (run, *_) = make_groups(tmp_path)
-    with served(tmp_path) as address, opened(pages, address) as page:
-        visit(page, compare(tmp_path))
-        drawn = page.locator(".comparison").element_handle()
-        with page.expect_response(re.compile("api/compare")), (tmp_path / run / "metrics.jsonl").open("a") as file:  # fmt: skip
+def test_an_answer_that_says_the_same_is_not_drawn_anew(other: Page, folder: Path) -> None:
+    (run, *_) = make_groups(folder)
+    visit(other, compare(folder))
+    drawn = other.locator(".comparison").element_handle()
+    for _ in range(2):
+        with other.expect_response(re.compile("api/compare")), (run / "metrics.jsonl").open("a") as file:  # fmt: skip
             file.write("{}\n")
-        with page.expect_response(re.compile("api/compare")), (tmp_path / run / "metrics.jsonl").open("a") as file:  # fmt: skip
-            file.write("{}\n")
-        assert drawn.evaluate("node => node.isConnected")
+    assert drawn.evaluate("node => node.isConnected")
 
 
-def test_strips_have_a_scale_and_say_where_an_interval_is_cut(pages: Pages, tmp_path: Path) -> None:  # fmt: skip
+def test_strips_have_a_scale_and_say_where_an_interval_is_cut(other: Page, folder: Path) -> None:
     for group, scores in (("0.001", (200.0, 200, 238)), ("0.01", (219.0, 220, 221))):
         for seed, score in enumerate(scores, start=1):
-            make_run(tmp_path, f"CartPole-v1/{group}-s{seed}", ["--optimizer.learning-rate", group], seed=seed, returns=(score,))  # fmt: skip
-    with served(tmp_path) as address, opened(pages, address) as page:
-        visit(page, compare(tmp_path))
-        first, second = page.locator(".strip").nth(0), page.locator(".strip").nth(1)
-        expect(page.locator(".strip-ends span")).to_have_count(2)
-        expect(first.locator(".cut title").first).to_have_text(
-            re.compile("the interval (begins|ends) at")
-        )
-        expect(second.locator(".cut")).to_have_count(0)
-        drawn = "lines => Number.parseFloat(lines[0].getAttribute('x2')) - Number.parseFloat(lines[0].getAttribute('x1'))"
-        wide, narrow = (x.locator(".interval").evaluate_all(drawn) for x in (first, second))
-        assert wide > 3 * narrow
-        places = first.locator("circle").evaluate_all("dots => dots.map(x => x.getAttribute('cx') + x.getAttribute('cy'))")  # fmt: skip
-        assert len(set(places)) == 3, "two seeds of one score are seen as two"
+            make_run(folder, f"CartPole-v1/{group}-s{seed}", ["--optimizer.learning-rate", group], seed=seed, returns=(score,))  # fmt: skip
+    visit(other, compare(folder))
+    first, second = other.locator(".strip").nth(0), other.locator(".strip").nth(1)
+    expect(other.locator(".strip-ends span")).to_have_count(2)
+    expect(first.locator(".cut title").first).to_have_text(
+        re.compile("the interval (begins|ends) at")
+    )
+    expect(second.locator(".cut")).to_have_count(0)
+    drawn = "lines => Number.parseFloat(lines[0].getAttribute('x2')) - Number.parseFloat(lines[0].getAttribute('x1'))"
+    wide, narrow = (x.locator(".interval").evaluate_all(drawn) for x in (first, second))
+    assert wide > 3 * narrow
+    places = first.locator("circle").evaluate_all("dots => dots.map(x => x.getAttribute('cx') + x.getAttribute('cy'))")  # fmt: skip
+    assert len(set(places)) == 3, "two seeds of one score are seen as two"
 
 
-def test_an_environment_s_name_keeps_its_small_letter(pages: Pages, tmp_path: Path) -> None:
-    make_run(tmp_path, "a", env_id="CartPole-v1", returns=(1.0, 2.0))
-    config = tmp_path / "a/config.json"
+def test_an_environment_s_name_keeps_its_small_letter(other: Page, folder: Path) -> None:
+    config = make_run(folder, "a", env_id="CartPole-v1", returns=(1.0, 2.0)) / "config.json"
     config.write_text(config.read_text().replace("CartPole-v1", "my_envs:make"))
-    with served(tmp_path) as address, opened(pages, address) as page:
-        visit(page, "#/compare?runs=a")
-        title = page.locator(".comparison .card h2").first
-        expect(title).to_have_text("my_envs:make: scores")
-        assert title.evaluate("node => getComputedStyle(node, '::first-letter').textTransform") == "none"  # fmt: skip
+    visit(other, f"#/compare?runs={folder.name}/a")
+    title = other.locator(".comparison .card h2").first
+    expect(title).to_have_text("my_envs:make: scores")
+    assert title.evaluate("node => getComputedStyle(node, '::first-letter').textTransform") == "none"  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from random_envs import RandomEnvs
+from sessions import slow
 
 from gossamer.build.roles import build_trained_policy
 from gossamer.config import kinds, make_config
@@ -42,19 +43,24 @@ CORES = {
 }
 PAST = {"last_action": True, "last_reward": True}
 CASES: list[Any] = [
-    ("vtrace", "nature", "none", "categorical", {}),
     ("laser", "impala", "none", "multi_categorical", {"last_action": True}),
-    ("ppo", "mlp", "none", "gaussian", {"squash": True}),
-    ("a2c", "mlp", "none", "whole", {"last_action": True}),
-    ("impact", "a3c", "none", "bernoulli", {}),
     ("ppo", "mlp", "gru", "gaussian64", {"scale_actions": True, "core_layers": 2, **PAST}),
-    ("vtrace", "elite", "none", "gaussian64", {"normalize_obs": False}),
     ("a2c", "mlp", "lstm", "bernoulli", {"last_action": True}),
-    ("impact", "mlp", "none", "multi_categorical", {"separate_value": False, "last_reward": True}),
+    ("impact", "mlp", "none", "whole", {"separate_value": False, **PAST}),
+    ("vtrace", "elite", "none", "gaussian", {"squash": True, "normalize_obs": False}),
 ]
-"""Every algorithm, torso, core and kind of action once or more; convolutions before a core take exporters three times as long."""
+PROGRAMS: list[Any] = [
+    ("vtrace", "nature", "none", "categorical", {}),
+    ("impact", "a3c", "none", "bernoulli", {}),
+]
+"""Of these a torch program alone is made in every run of the tests: to ONNX it takes four times as long, and plain convolutions
+and categorical actions go there in `test_export_command`. With `CASES` there is every algorithm, torso, core and kind of action."""
 SLOW: list[Any] = [
     ("a2c", "mlp", "none", "categorical", {}),
+    ("a2c", "mlp", "none", "whole", {"last_action": True}),
+    ("ppo", "mlp", "none", "gaussian", {"squash": True}),
+    ("vtrace", "elite", "none", "gaussian64", {"normalize_obs": False}),
+    ("impact", "mlp", "none", "multi_categorical", {"separate_value": False, "last_reward": True}),
     ("vtrace", "nature", "lstm", "categorical", PAST),
     ("laser", "impala", "gru", "multi_categorical", {"last_action": True}),
     ("ppo", "nature", "gru", "gaussian", {"last_action": True}),
@@ -64,13 +70,14 @@ SLOW: list[Any] = [
 def cases() -> list[Any]:
     rest = itertools.product(TORSOS, CORES, ACTIONS)
     algorithms = itertools.cycle(kinds("algorithm"))
-    slow = [(next(algorithms), *case, PAST if case[1] != "none" else {}) for case in rest]
-    return [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in [*SLOW, *slow])]
+    every = [(next(algorithms), *case, PAST if case[1] != "none" else {}) for case in rest]
+    quick = [("onnx pt2", *case) for case in CASES] + [("pt2", *case) for case in PROGRAMS]
+    return [*quick, *(slow("onnx pt2", *case) for case in [*PROGRAMS, *SLOW, *every])]
 
 
 def test_the_quick_cases_leave_nothing_out() -> None:
     for i, known in enumerate((kinds("algorithm"), TORSOS, CORES, ACTIONS)):
-        assert {case[i] for case in CASES} == set(known)
+        assert {case[i] for case in [*CASES, *PROGRAMS]} == set(known)
 
 
 def make_policy(algorithm: str, torso: str, core: str, action: str, settings: dict[str, Any]):
@@ -113,9 +120,9 @@ def make_policy(algorithm: str, torso: str, core: str, action: str, settings: di
     return policy
 
 
-@pytest.mark.parametrize(("algorithm", "torso", "core", "action", "settings"), cases())
+@pytest.mark.parametrize(("made", "algorithm", "torso", "core", "action", "settings"), cases())
 def test_a_file_answers_as_the_policy_does(
-    algorithm: str, torso: str, core: str, action: str, settings: dict[str, Any]
+    made: str, algorithm: str, torso: str, core: str, action: str, settings: dict[str, Any]
 ) -> None:
     pytest.importorskip("onnxruntime")
     from gossamer.export.onnx_file import onnx_bytes, onnx_step
@@ -132,7 +139,8 @@ def test_a_file_answers_as_the_policy_does(
         chosen = recording.outputs["action"].reshape(150, -1)
         assert len(np.unique(chosen, axis=0)) > 1, "the policy does choose"
     assert np.unique(recording.outputs["value"]).size > 100
-    for make, take in ((onnx_bytes, onnx_step), (program_bytes, program_step)):
+    forms = {"onnx": (onnx_bytes, onnx_step), "pt2": (program_bytes, program_step)}
+    for make, take in map(forms.__getitem__, made.split()):
         agreement = check(take(make(step, description)), description["inputs"], recording)
         assert set(agreement.largest) >= {"value", "action_params"}
         assert ("next_state" in agreement.largest) == (core != "none")
