@@ -33,14 +33,14 @@ from gossamer.run.train import train
     [
         ("allreduce", "1"),
         ("gossip in step", "0"),
-        ("diffusion", "1"),
-        ("diffusion once a version", "1"),
+        slow("diffusion", "1"),
+        slow("diffusion once a version", "1"),
     ],
 )
 def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str, lag: str) -> None:
     for placement in ("inline", "local"):
         made = config(
-            tmp_path / placement, TOPOLOGIES[topology], 3 * 640, placement=placement, lag=lag
+            tmp_path / placement, TOPOLOGIES[topology], 3 * 256, placement=placement, lag=lag
         )
         train(made, quiet=True)
         rows = [
@@ -49,7 +49,7 @@ def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str
         last = [row for row in rows if row["learner"] == 0][-1]
         summary = summary_of(tmp_path / placement)
         # whole batches, of which some rows are resets
-        assert 3 * 640 <= last["env_steps"] == summary["env_steps"] < 3 * 704
+        assert 3 * 256 <= last["env_steps"] == summary["env_steps"] < 3 * 320
         assert summary["steps_per_second"] == last["steps_per_second"]
         told = [(row["learner"], row["updates"]) for row in rows]
         assert sorted({rank for rank, _ in told}) == [0, 1, 2]
@@ -66,10 +66,12 @@ def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str
 def test_resumed_equals_uninterrupted(
     tmp_path: Path, topology: str, per_process: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    common = {"learners_per_process": per_process}
-    train(config(tmp_path / "one", TOPOLOGIES[topology], 3 * 640, **common), quiet=True)
-    train(config(tmp_path / "two", TOPOLOGIES[topology], 3 * 256, **common), quiet=True)
-    longer = config(tmp_path / "two", TOPOLOGIES[topology], 3 * 640, **common)
+    """Inline, so that processes are compared with none too."""
+    one = config(tmp_path / "one", TOPOLOGIES[topology], 3 * 320, placement="inline", lag="1")
+    train(one, quiet=True)
+    common = {"learners_per_process": per_process, "lag": "1"}
+    train(config(tmp_path / "two", TOPOLOGIES[topology], 3 * 128, **common), quiet=True)
+    longer = config(tmp_path / "two", TOPOLOGIES[topology], 3 * 320, **common)
     train(longer, resume=str(tmp_path / "two"))
     told = f"starting {3 if per_process == 1 else 2} processes\nrestoring took "
     assert told in capsys.readouterr().err
@@ -136,10 +138,10 @@ def test_a_group_that_loses_a_member_at_its_end_trains_on(
         return events
 
     monkeypatch.setattr(Processes, "poll", loses_one)
-    made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 2 * 640, num_learners=2, lag="1")
+    made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 2 * 256, num_learners=2, lag="1")
     result = train(made, quiet=True)
     steps = result.summary["env_steps"]
-    assert 2 * 640 <= steps < 2 * 704
+    assert 2 * 256 <= steps < 2 * 320
     assert 0 <= steps - deaths[0] <= 64  # the other member may have had its last update before it
     assert result.summary["exit_reason"] == "done: total_env_steps reached"
     rows = [json.loads(x) for x in (result.folder / "metrics.jsonl").read_text().splitlines()]
@@ -150,7 +152,7 @@ def test_a_group_that_loses_a_member_at_its_end_trains_on(
 def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
     tmp_path: Path, transport: str
 ) -> None:
-    folder, total = tmp_path / "run", steps_for(3)
+    folder = tmp_path / "run"
     words = [
         *HELD,
         "topology:allreduce",
@@ -159,7 +161,7 @@ def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
         "--optimizer.outer-momentum",
         "0.3",
         "--total-env-steps",
-        str(total),
+        "10000000",
         "--run-folder",
         str(folder),
     ]
@@ -169,10 +171,12 @@ def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
         os.kill(before[2], signal.SIGKILL)
         session.wait_for(lambda: not set(pids_of(folder)) & set(before), "new processes")
         session.release()
+        seen = checkpoints(folder)[-1]
+        session.wait_for(lambda: checkpoints(folder)[-1] > seen, "another checkpoint")
+        session.signal(signal.SIGTERM)
         code, out, err = session.end()
     assert code == 0, (out, err)
     assert summary_of(folder)["restarts"] == 1
-    assert summary_of(folder)["env_steps"] >= total
     learners = [policy_of(state_of(folder), rank) for rank in range(3)]
     for held in learners[1:]:
         assert all(torch.equal(x, learners[0][name]) for name, x in held.items())
@@ -207,13 +211,13 @@ def test_learners_that_never_talk_learn_from_as_much_each(tmp_path: Path) -> Non
     made = config(
         tmp_path / "run",
         {"name": "single"},
-        3 * 1280,
+        3 * 384,
         **{"optimizer.learning_rate": [1e-2, 1e-3, 1e-4]},
     )
     result = train(made, quiet=True)
     state = CheckpointStore(result.folder / "checkpoints", 0).load("last").state["held"]
     steps = [state[f"{prefix}learner.own_env_steps"] for prefix in ("", "1/", "2/")]
-    assert all(1280 <= own < 1280 + 64 for own in steps)
+    assert all(384 <= own < 384 + 64 for own in steps)
     assert result.summary["env_steps"] == sum(steps)
 
 
@@ -268,19 +272,17 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         os.kill(before[0], signal.SIGKILL)
         session.wait_for(lambda: pids_of(folder)[0] != before[0], "a new process")
         seen = checkpoints(folder)[-1]
-        session.wait_for(lambda: checkpoints(folder)[-1] > seen + 50, "checkpoints")
+        session.wait_for(lambda: checkpoints(folder)[-1] > seen + 10, "checkpoints")
         session.process.send_signal(signal.SIGTERM)
         code, out, err = session.end()
     assert code == 0, (out, err)
-    total = summary_of(folder)["env_steps"] + steps_for(3)
+    before_it = summary_of(folder)["env_steps"]
     # Without the checkpoint it was resumed from, another death is survived too.
     more = [
         "--resume",
         str(folder),
         "--keep-checkpoints",
         "1",
-        "--total-env-steps",
-        str(total),
     ]
     with Session(more, tmp_path) as session:
         first = checkpoints(folder)
@@ -289,9 +291,10 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         os.kill(before[1], signal.SIGKILL)
         session.wait_for(lambda: pids_of(folder)[1] != before[1], "a new process")
         session.release()
+        session.signal(signal.SIGTERM)
         code, out, err = session.end()
     assert code == 0, (out, err)
-    assert summary_of(folder)["env_steps"] >= total
+    assert summary_of(folder)["env_steps"] > before_it
     assert summary_of(folder)["restarts"] == 1
 
 
@@ -306,12 +309,12 @@ def shared_memory() -> list[str]:
 def test_another_topology_may_be_resumed_with(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     before = shared_memory()  # of other tests
-    train(config(folder, {"name": "gossip"}, 3 * 256), quiet=True)
-    stepped = config(folder, {"name": "diffusion"}, 3 * 640)
+    train(config(folder, {"name": "gossip"}, 3 * 128), quiet=True)
+    stepped = config(folder, {"name": "diffusion"}, 3 * 320)
     result = train(stepped, resume=str(folder), quiet=True)
-    assert result.summary["env_steps"] >= 3 * 640
+    assert result.summary["env_steps"] >= 3 * 320
     with pytest.raises(ConfigError, match="is allreduce, but this run was begun with diffusion"):
-        train(config(folder, {"name": "allreduce"}, 3 * 800), resume=str(folder), quiet=True)
+        train(config(folder, {"name": "allreduce"}, 3 * 448), resume=str(folder), quiet=True)
     # every simulator has a file of its own, and nothing is left open
     assert max(int(x.name.split(".")[0]) for x in (folder / "monitor").iterdir()) >= 2 * 4
     assert shared_memory() == before

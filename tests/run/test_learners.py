@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from runs import SMALL, assert_same, returns_of, state_of
+from sessions import slow
 
 from gossamer.config import TrainConfig, make_config
 from gossamer.errors import ConfigError
@@ -28,6 +30,12 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
 }
 
 
+def each_with(fast: Sequence[str], others: Sequence[str]) -> list[Any]:
+    """Return every topology with one value, and with another for the slow tests."""
+    pairs = [*zip(TOPOLOGIES, fast, strict=True)]
+    return [*pairs, *(slow(*x) for x in zip(TOPOLOGIES, others, strict=True))]
+
+
 def config(
     folder: Path, topology: str, steps: int, env_id: str = "CartPole-v1", **settings: Any
 ) -> TrainConfig:
@@ -42,13 +50,12 @@ def config(
     return dataclasses.replace(made, run_folder=str(folder), total_env_steps=steps)
 
 
-@pytest.mark.parametrize("lag", ["0", "1"])
-@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize(("topology", "lag"), each_with("10011", "01100"))
 def test_resumed_equals_uninterrupted(tmp_path: Path, topology: str, lag: str) -> None:
     common: dict[str, Any] = {"lag": lag}
-    train(config(tmp_path / "one", topology, 3 * 640, **common), quiet=True)
-    train(config(tmp_path / "two", topology, 3 * 256, **common), quiet=True)
-    longer = config(tmp_path / "two", topology, 3 * 640, **common)
+    train(config(tmp_path / "one", topology, 3 * 320, **common), quiet=True)
+    train(config(tmp_path / "two", topology, 3 * 128, **common), quiet=True)
+    longer = config(tmp_path / "two", topology, 3 * 320, **common)
     train(longer, resume=str(tmp_path / "two"), quiet=True)
     assert_same(tmp_path / "one", tmp_path / "two")
     learners = [policy_of(state_of(tmp_path / "one"), rank) for rank in range(3)]
@@ -59,8 +66,10 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, topology: str, lag: str) -
     assert {env for env, *_ in returns_of(tmp_path / "one")} <= set(range(12))
 
 
-@pytest.mark.parametrize("core", ["lstm", "gru"])
-@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize(
+    ("topology", "core"),
+    each_with(["gru", "lstm", "lstm", "gru", "lstm"], ["lstm", "gru", "gru", "lstm", "gru"]),
+)
 def test_recurrent_policies_of_continuous_actions_mix_and_resume(
     tmp_path: Path, topology: str, core: str
 ) -> None:
@@ -70,9 +79,9 @@ def test_recurrent_policies_of_continuous_actions_mix_and_resume(
         "policy": {"core": core, "core_size": 8, "hidden_sizes": [8], "last_action": True},
         "algorithm": algorithm,
     }
-    train(config(tmp_path / "one", topology, 3 * 512, **common), quiet=True)
-    train(config(tmp_path / "two", topology, 3 * 256, **common), quiet=True)
-    longer = config(tmp_path / "two", topology, 3 * 512, **common)
+    train(config(tmp_path / "one", topology, 3 * 192, **common), quiet=True)
+    train(config(tmp_path / "two", topology, 3 * 64, **common), quiet=True)
+    longer = config(tmp_path / "two", topology, 3 * 192, **common)
     train(longer, resume=str(tmp_path / "two"), quiet=True)
     assert_same(tmp_path / "one", tmp_path / "two")
     learners = [policy_of(state_of(tmp_path / "one"), rank) for rank in range(3)]
@@ -90,7 +99,7 @@ def test_tasks_are_dealt_told_and_scored(tmp_path: Path) -> None:
         "evaluation": {"episodes": 1, "every_seconds": 1e-3, "held_out_tasks": 3},
         "max_episode_steps": 20,
     }
-    made = config(tmp_path / "run", "diffusion", 3 * 512, "RandomExtremeAcrobot-v1", **settings)
+    made = config(tmp_path / "run", "diffusion", 3 * 192, "RandomExtremeAcrobot-v1", **settings)
     train(made, quiet=True)
     rows = [json.loads(x) for x in (tmp_path / "run/episodes.jsonl").read_text().splitlines()]
     # Two environments play the same task, which has the same links whenever it is played.
@@ -116,13 +125,13 @@ def test_versions_may_end_early_for_some(tmp_path: Path) -> None:
     algorithm = {"name": "ppo", "ppo": {"max_kl_nats": 1e-4, "passes": 6}}
     for topology in ("gossip", "gossip of staleness 2", "diffusion", "allreduce"):
         folder = tmp_path / topology
-        result = train(config(folder, topology, 3 * 256, algorithm=algorithm), quiet=True)
+        result = train(config(folder, topology, 3 * 128, algorithm=algorithm), quiet=True)
         # whole batches, of which some rows are resets
-        assert 3 * 256 <= result.summary["env_steps"] < 3 * 320
+        assert 3 * 128 <= result.summary["env_steps"] < 3 * 192
 
 
 def test_the_policy_of_a_run_is_the_average(tmp_path: Path) -> None:
-    train(config(tmp_path / "run", "gossip", 3 * 256), quiet=True)
+    train(config(tmp_path / "run", "gossip", 3 * 128), quiet=True)
     tensors = state_of(tmp_path / "run")
     learners = [load_policy(str(tmp_path / "run"), learner=r).state_dict() for r in range(3)]
     average = load_policy(str(tmp_path / "run")).state_dict()
@@ -145,7 +154,8 @@ def test_the_policy_of_a_run_is_the_average(tmp_path: Path) -> None:
 )
 def test_who_is_evaluated(tmp_path: Path, topology: str, scored: list[Any]) -> None:
     evaluation = {"every_seconds": 1e-9, "max_time_fraction": 1.0, "episodes": 1}
-    train(config(tmp_path / "run", topology, 3 * 1024, evaluation=evaluation), quiet=True)
+    more: dict[str, Any] = {"evaluation": evaluation, "max_episode_steps": 10}
+    train(config(tmp_path / "run", topology, 3 * 640, **more), quiet=True)
     rows = [json.loads(x) for x in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
     turns = [row["learner"] for row in rows if not row["confirmation"]]
     assert turns[: len(scored)] == scored
@@ -174,18 +184,18 @@ def shares_of(run: Path) -> dict[int, dict[str, float]]:
     return shares
 
 
-@pytest.mark.parametrize("topology", ["single", "gossip"])
+@pytest.mark.parametrize("topology", [slow("single"), "gossip"])
 def test_shares_of_learners_that_take_turns_add_up(
     tmp_path: Path, topology: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gossamer.run.placements.metric_rows.LEAST_SECONDS", 0.0)
-    train(config(tmp_path / "run", topology, 3 * 2048), quiet=True)
+    train(config(tmp_path / "run", topology, 3 * 1024), quiet=True)
     told = shares_of(tmp_path / "run")
     assert set(told) == {0, 1, 2}
     for shares in told.values():
         assert shares["share/wait_turn"] > 0.4
         assert 0.8 < sum(shares.values()) < 1.05, shares
-    train(config(tmp_path / "one", "single", 2048, num_learners=1), quiet=True)
+    train(config(tmp_path / "one", "single", 128, num_learners=1), quiet=True)
     assert "share/wait_turn" not in (tmp_path / "one/metrics.jsonl").read_text()
 
 
@@ -199,7 +209,7 @@ def test_what_a_learner_does_about_its_replay_is_its_turn_too(
         "algorithm.num_minibatches": 1,
         "replays": [{"name": "queue", "fraction": 0.5}, elite],
     }
-    train(config(tmp_path / "run", "single", 3 * 2560, **settings), quiet=True)
+    train(config(tmp_path / "run", "single", 3 * 1280, **settings), quiet=True)
     shares = shares_of(tmp_path / "run")[0]
     # Inline the work is done while the learner waits for it.
     assert 0 < shares.pop("share/replay") <= shares["share/wait_replay"]

@@ -26,7 +26,7 @@ FEW_STEPS = {x: {"name": x} for x in NAMES} | {
 
 def settings(folder: Path, **more: Any) -> dict[str, Any]:
     evaluation = {"evaluation.episodes": 3, "evaluation.every_seconds": 0.5}
-    return {**SMALL, "run_folder": str(folder), "total_env_steps": 1_500, **evaluation, **more}
+    return {**SMALL, "run_folder": str(folder), "total_env_steps": 512, **evaluation, **more}
 
 
 USUAL = [*zip(NAMES, ["none", "lstm", "none", "lstm", "lstm"], strict=True)]
@@ -104,12 +104,12 @@ def test_learners_mix_masked_policies(tmp_path: Path, topology: dict[str, Any]) 
 def test_a_run_keeps_where_its_mask_was_and_resumes_to_the_bit(tmp_path: Path) -> None:
     given = settings(
         tmp_path / "run", placement="inline", algorithm={"name": "vtrace"},
-        **{"policy.core": "lstm", "evaluation.every_seconds": 0.0},
+        **{"policy.core": "lstm", "evaluation.every_seconds": 0.0, "total_env_steps": 256},
     )  # fmt: skip
     train(make_config("masked_envs:Forbids", given), quiet=True)
     held = (tmp_path / "run" / "config.json").read_text()
     assert '"mask": "info"' in held
-    longer = {**given, "total_env_steps": 3_000}
+    longer = {**given, "total_env_steps": 512}
     train(make_config("masked_envs:Forbids", longer), resume=str(tmp_path / "run"), quiet=True)
     whole = {**longer, "run_folder": str(tmp_path / "whole")}
     train(make_config("masked_envs:Forbids", whole), quiet=True)
@@ -120,9 +120,9 @@ def test_a_run_keeps_where_its_mask_was_and_resumes_to_the_bit(tmp_path: Path) -
 def test_it_learns_what_is_allowed(tmp_path: Path) -> None:
     """The last allowed action pays, so that a policy that does not see the mask should prefer late ones."""
     given = settings(
-        tmp_path / "run", placement="inline", total_env_steps=10_000, num_envs=8, unroll_length=32,
+        tmp_path / "run", placement="inline", total_env_steps=4_000, num_envs=8, unroll_length=32,
         algorithm={"name": "ppo", "passes": 4, "num_minibatches": 2},
-        **{"evaluation.every_seconds": 0.0, "optimizer.learning_rate": 3e-3},
+        **{"evaluation.every_seconds": 0.0, "optimizer.learning_rate": 1e-2},
     )  # fmt: skip
     result = train(make_config("masked_envs:Forbids", given), quiet=True)
     assert gossamer.evaluate(result, episodes=20).mean > 0.8 * LENGTH

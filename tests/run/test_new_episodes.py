@@ -8,12 +8,19 @@ from typing import Any
 
 import pytest
 from runs import SMALL, returns_of
+from sessions import slow
 
 from gossamer.config import TrainConfig, make_config
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.run.train import train
 
 TOLD = "resumes with new episodes: an episode played again from its seed has another observation"
+
+
+def alternating(*names: str) -> list[Any]:
+    """Return every environment in one placement, and in the other for the slow tests."""
+    placed = [*zip(names, ["inline", "local"] * len(names), strict=False)]
+    return [*placed, *(slow(x, "local" if y == "inline" else "inline") for x, y in placed)]
 
 
 def config(env_id: str, folder: Path, steps: int, **settings: Any) -> TrainConfig:
@@ -33,20 +40,20 @@ def exact(folder: Path) -> bool:
     return CheckpointStore(folder / "checkpoints", 0).load("last").state["exact"]
 
 
-@pytest.mark.parametrize("placement", ["inline", "local"])
 @pytest.mark.parametrize(
-    "name", ["LeaksBetweenEpisodes", "LeaksBetweenInstances", "Unseeded", "UnseededReward"]
+    ("name", "placement"),
+    alternating("LeaksBetweenEpisodes", "LeaksBetweenInstances", "Unseeded", "UnseededReward"),
 )
 def test_what_the_trial_finds_is_told_and_kept(tmp_path: Path, name: str, placement: str) -> None:
     env_id = f"leaky_envs:{name}"
-    train(config(env_id, tmp_path, 640, placement=placement), quiet=True)
+    train(config(env_id, tmp_path, 128, placement=placement), quiet=True)
     (told,) = [line for line in log_of(tmp_path) if "resumes with" in line]
     assert told.startswith(f"{env_id} resumes with new episodes: an episode played again from its")
     assert not meta_of(tmp_path)["env_comes_back"]
     assert told.endswith(meta_of(tmp_path)["env_differs"])
     assert not exact(tmp_path)
-    longer = config(env_id, tmp_path, 1280, placement=placement)
-    assert train(longer, resume=str(tmp_path), quiet=True).summary["env_steps"] >= 1280
+    longer = config(env_id, tmp_path, 256, placement=placement)
+    assert train(longer, resume=str(tmp_path), quiet=True).summary["env_steps"] >= 256
     told = meta_of(tmp_path)["env_differs"]
     (said,) = [line for line in log_of(tmp_path) if line.startswith("resumed ")]
     assert said.startswith(f"resumed with new episodes (not exactly: {told}) at ")
@@ -54,7 +61,7 @@ def test_what_the_trial_finds_is_told_and_kept(tmp_path: Path, name: str, placem
 
 
 def test_of_one_that_comes_back_nothing_is_said(tmp_path: Path) -> None:
-    for steps, resume in ((640, None), (1280, str(tmp_path))):
+    for steps, resume in ((128, None), (256, str(tmp_path))):
         train(config("leaky_envs:Repeats", tmp_path, steps), resume=resume, quiet=True)
         assert meta_of(tmp_path)["env_comes_back"]
         assert exact(tmp_path)
@@ -62,22 +69,22 @@ def test_of_one_that_comes_back_nothing_is_said(tmp_path: Path) -> None:
     assert [line for line in log_of(tmp_path) if line.startswith("resumed exactly at ")]
 
 
-@pytest.mark.parametrize("placement", ["inline", "local"])
-@pytest.mark.parametrize("name", ["LeaksUnseen", "EndsSooner"])
+@pytest.mark.parametrize(("name", "placement"), alternating("LeaksUnseen", "EndsSooner"))
 def test_what_only_a_resume_finds_does_not_end_the_run(
     tmp_path: Path, name: str, placement: str
 ) -> None:
     env_id = f"leaky_envs:{name}"
     # Far into the second episode of LeaksUnseen, and of EndsSooner.
-    steps = 4 * (400 + 208 if name == "LeaksUnseen" else 110 + 146)
-    train(config(env_id, tmp_path, steps, placement=placement), quiet=True)
+    steps = 2 * (400 + 240 if name == "LeaksUnseen" else 110 + 146)
+    rows: dict[str, Any] = {"placement": placement, "num_envs": 2, "unroll_length": 32}
+    train(config(env_id, tmp_path, steps, **rows), quiet=True)
     assert meta_of(tmp_path)["env_comes_back"], "the trial is too short to see it"
     assert exact(tmp_path)
     begun = len(returns_of(tmp_path))
     for session in (1, 2):
-        longer = config(env_id, tmp_path, steps + 2048 * session, placement=placement)
+        longer = config(env_id, tmp_path, steps + 1024 * session, **rows)
         summary = train(longer, resume=str(tmp_path), quiet=True).summary
-        assert summary["env_steps"] >= steps + 2048 * session
+        assert summary["env_steps"] >= steps + 1024 * session
         said = [line for line in log_of(tmp_path) if line.startswith("resumed ")][-1]
         told = "environments did not come back to where they were"
         assert said.startswith(f"resumed with new episodes (not exactly: {told}) at")
@@ -107,11 +114,11 @@ def test_processes_try_by_themselves(tmp_path: Path, staleness: Any) -> None:
         "topology": {"name": "gossip", "max_staleness": staleness},
     }
     env_id = "leaky_envs:LeaksBetweenEpisodes"
-    train(config(env_id, tmp_path, 2 * 640, **settings), quiet=True)
+    train(config(env_id, tmp_path, 2 * 128, **settings), quiet=True)
     assert [TOLD in line for line in log_of(tmp_path)].count(True) == 1
     assert not meta_of(tmp_path)["env_comes_back"]
     assert not exact(tmp_path)
-    longer = config(env_id, tmp_path, 2 * 1280, **settings)
+    longer = config(env_id, tmp_path, 2 * 256, **settings)
     train(longer, resume=str(tmp_path), quiet=True)
     assert [TOLD in line for line in log_of(tmp_path)].count(True) == 1, "it is known"
     assert [line for line in log_of(tmp_path) if line.startswith("resumed with new episodes (not")]
@@ -121,13 +128,15 @@ def test_processes_go_on_where_environments_do_not_come_back(tmp_path: Path) -> 
     settings: dict[str, Any] = {
         "num_learners": 2,
         "topology": {"name": "gossip", "max_staleness": 0},
+        "num_envs": 2,
+        "unroll_length": 32,
     }
-    steps = 8 * 608
+    steps = 2 * 2 * 640
     train(config("leaky_envs:LeaksUnseen", tmp_path, steps, **settings), quiet=True)
     assert meta_of(tmp_path)["env_comes_back"]
     assert exact(tmp_path)
-    longer = config("leaky_envs:LeaksUnseen", tmp_path, steps + 1280, **settings)
-    assert train(longer, resume=str(tmp_path), quiet=True).summary["env_steps"] >= steps + 1280
+    longer = config("leaky_envs:LeaksUnseen", tmp_path, steps + 256, **settings)
+    assert train(longer, resume=str(tmp_path), quiet=True).summary["env_steps"] >= steps + 256
     told = "not resumed exactly after all: environments did not come back to where they were"
     assert [line.startswith(told) for line in log_of(tmp_path)].count(True) == 1
     assert not meta_of(tmp_path)["env_comes_back"]
@@ -136,9 +145,9 @@ def test_processes_go_on_where_environments_do_not_come_back(tmp_path: Path) -> 
 
 def test_a_run_of_before_the_trial_is_tried_when_it_is_resumed(tmp_path: Path) -> None:
     env_id = "leaky_envs:LeaksBetweenEpisodes"
-    train(config(env_id, tmp_path, 640), quiet=True)
+    train(config(env_id, tmp_path, 128), quiet=True)
     meta = meta_of(tmp_path)
     del meta["env_comes_back"], meta["env_differs"]
     (tmp_path / "meta.json").write_text(json.dumps(meta))
-    train(config(env_id, tmp_path, 1280), resume=str(tmp_path), quiet=True)
+    train(config(env_id, tmp_path, 256), resume=str(tmp_path), quiet=True)
     assert meta_of(tmp_path)["env_comes_back"] is False

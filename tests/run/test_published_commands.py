@@ -1,4 +1,4 @@
-"""The commands that docs/coming-from/papers.md gives for those of earlier systems train, each for 300 steps."""
+"""The commands that docs/coming-from/papers.md gives for those of earlier systems train, each for a few steps."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ from gossamer import cli
 from gossamer.sweep.file import read_sweep
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from" / "papers.md"
-OF_CLUSTERS = {"--placement", "--cluster.cpus-per-learner"}
+LEFT_OUT = {"--placement", "--cluster.cpus-per-learner", "--seed"}
+
+SMALL = ["--num-envs=2", "--unroll-length=10"]
 
 
 def commands() -> list[list[str]]:
-    """Return the words of every `gossamer train` on the page, each command once; of a cluster's what it does on one machine."""
+    """Return the words of every `gossamer train` on the page, each command once whatever its seed; of a cluster's what it does on one machine."""
     found: list[list[str]] = []
     for block in re.findall(r"```bash\n(.*?)```", PAGE.read_text(), re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
@@ -28,7 +30,7 @@ def commands() -> list[list[str]]:
             assert words[:2] == ["gossamer", "train"], line
             kept: list[str] = []
             for word in words[2:]:
-                if kept and kept[-1] in OF_CLUSTERS:
+                if kept and kept[-1] in LEFT_OUT:
                     kept.pop()
                 else:
                     kept.append(word)
@@ -64,24 +66,34 @@ def test_what_the_page_translates_is_taken(
 
 def test_the_page_has_commands_of_every_system() -> None:
     text = PAGE.read_text()
-    assert len(commands()) >= 15
+    assert len(commands()) >= 14
     for published in ("monobeast.py", "run_experiment_mm_raw.py", "--op_mode=train", "--sync-freq"):
         assert published in text
 
 
+def plays_atari(words: list[str]) -> bool:
+    return any("NoFrameskip" in x or "pong" in x for x in words)
+
+
 def cases() -> list[Any]:
-    """Return every command; of those whose batches of a large network take a minute, all but one are for the slow tests."""
+    """Return every command with small batches, and for the slow tests those of a large network with their own too."""
     large = [words for words in commands() if "BreakoutNoFrameskip-v4" in words]
-    return [slow(words) if words in large[1:] else words for words in commands()]
+    few = [slow(x, True) if x in large[1:] else (x, plays_atari(x)) for x in commands()]
+    return [*few, *(slow(x, False) for x in commands() if plays_atari(x))]
 
 
-@pytest.mark.parametrize("words", cases(), ids=lambda words: " ".join(words)[:60])
+@pytest.mark.parametrize(
+    ("words", "small"), cases(), ids=lambda x: " ".join(x)[:60] if isinstance(x, list) else None
+)
 def test_a_command_trains(
-    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, words: list[str], small: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if any("NoFrameskip" in x or "pong" in x for x in words):
+    if plays_atari(words):
         pytest.importorskip("ale_py")
-    short = ["--total-env-steps", "300", "--evaluation.every-seconds", "0", "--placement", "inline"]
+    short = ["--total-env-steps", "100" if small else "300", "--evaluation.every-seconds", "0"]
+    short += ["--placement", "inline", *(SMALL if small else [])]
+    if small and "laser_pong" in words:  # it learns from sixteen parts of a batch
+        short[-2] = "--num-envs=16"
     code = cli.main(["train", *words, *short, "--run-folder", str(tmp_path / "run")])
     told = capsys.readouterr()
     assert code == 0, told.err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from programs import gossamer as gossamer_command
 
 import gossamer
 from gossamer.envs.registry import read_spec
@@ -25,22 +25,23 @@ TINY = {
     "evaluation.every_seconds": 0,
     "num_envs": 2,
     "unroll_length": 8,
-    "total_env_steps": 400,
+    "total_env_steps": 96,
     "policy.hidden_sizes": [8],
 }
+PPO = {"name": "ppo", "passes": 2, "num_minibatches": 2}
 TYPED = [f"--{name}={value}" for name, value in TINY.items() if name != "policy.hidden_sizes"]
 
 
-def gossamer_command(*words: str, cwd: Path, mode: str = "", timeout: float = 100.0) -> Any:
-    return subprocess.run(
-        [sys.executable, "-m", "gossamer", *words],
-        cwd=cwd,
-        env={**os.environ, "MODE": mode, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what runs a command in a process of its own, where `cases_envs:Habits` does what a mode says."""
+
+    def run(*words: str, cwd: Path, mode: str = "") -> Any:
+        monkeypatch.setenv("MODE", mode)
+        return gossamer_command(*words, cwd=cwd)
+
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), *sys.path]))
+    return run
 
 
 @pytest.mark.parametrize(
@@ -55,40 +56,39 @@ def gossamer_command(*words: str, cwd: Path, mode: str = "", timeout: float = 10
     ],
 )
 def test_a_run_does_not_notice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, words: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any, mode: str, words: list[str]
 ) -> None:
-    done = gossamer_command("train", "cases_envs:Habits", *TYPED, *words, cwd=tmp_path, mode=mode)
+    done = command("train", "cases_envs:Habits", *TYPED, *words, cwd=tmp_path, mode=mode)
     assert done.returncode == 0, done.stderr
     (summary,) = [*tmp_path.glob("**/summary.json")]
     told = str(summary.parent.relative_to(tmp_path))
     assert f"run folder {told}\n" in done.stderr
     assert told == "run" or told.startswith("runs/cases_envs-Habits/")
-    assert json.loads(summary.read_text())["env_steps"] >= 400
+    assert json.loads(summary.read_text())["env_steps"] >= 96
     if mode == "chdir":
-        again = gossamer_command("eval", "last" if told != "run" else told, "--json", "--trust",
-                                 "--episodes", "2", cwd=tmp_path, mode=mode)  # fmt: skip
+        again = command("eval", "last" if told != "run" else told, "--json", "--trust",
+                        "--episodes", "2", cwd=tmp_path, mode=mode)  # fmt: skip
         assert json.loads(again.stdout)["run"] == told
     if not words:  # what is learnt is the same, to the bit
         monkeypatch.chdir(tmp_path)
+        monkeypatch.delenv("MODE")
         plain = {**TINY, "policy.hidden_sizes": [64, 64], "run_folder": "plain"}
         gossamer.train("cases_envs:Habits", quiet=True, **plain)
         one, other = (gossamer.load_policy(x, trust=True) for x in ("plain", told))
         assert all(map(torch.equal, one.shared_tensors(), other.shared_tensors()))
 
 
-def test_standard_output_is_for_json_alone(tmp_path: Path) -> None:
-    done = gossamer_command(
-        "train", "cases_envs:Habits", *TYPED, "--run-folder", "run", cwd=tmp_path
-    )
+def test_standard_output_is_for_json_alone(tmp_path: Path, command: Any) -> None:
+    done = command("train", "cases_envs:Habits", *TYPED, "--run-folder", "run", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    told = gossamer_command("eval", "run", "--episodes", "2", "--json", cwd=tmp_path, mode="print")
+    told = command("eval", "run", "--episodes", "2", "--json", cwd=tmp_path, mode="print")
     assert json.loads(told.stdout)["episodes"] == 2
     assert "simulator 4.2 started" in told.stderr
     assert "and its library" in told.stderr
-    words = ("export", "run", "--format", "pt2", "--output", "a.pt2", "--json")
-    told = gossamer_command(*words, cwd=tmp_path, mode="print")
-    assert json.loads(told.stdout)["path"] == "a.pt2"
-    shown = gossamer_command("eval", "run", "--episodes", "2", cwd=tmp_path, mode="print")
+    words = ("export", "run", "--format", "hub", "--episodes", "0", "--output", "card", "--json")
+    told = command(*words, cwd=tmp_path, mode="print")
+    assert json.loads(told.stdout)["path"] == "card"
+    shown = command("eval", "run", "--episodes", "2", cwd=tmp_path, mode="print")
     assert "simulator 4.2 started" in shown.stdout, "without --json it may print where it likes"
 
 
@@ -102,13 +102,13 @@ def float64() -> Any:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"algorithm": "ppo", "policy.core": "lstm"},
+        {"algorithm": PPO, "policy.core": "lstm"},
         {"algorithm": "laser", "replay_ratio": 1.0, "policy.core": "gru"},
         {"algorithm": "vtrace", "env_id": "Pendulum-v1", "policy.squash": True},
         {"algorithm": "impact", "optimizer.outer_momentum": 0.5},
         {"algorithm": "a2c", "num_learners": 2, "topology": "gossip"},
         {
-            "algorithm": "ppo",
+            "algorithm": PPO,
             "policy.torso": "impala",
             "env_id": "cases_envs:Picture",
             "total_env_steps": 32,
@@ -136,7 +136,7 @@ def meta() -> Any:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"algorithm": "ppo", "policy.core": "lstm"}, {"algorithm": "laser", "lag": 1}]
+    "settings", [{"algorithm": PPO, "policy.core": "lstm"}, {"algorithm": "laser", "lag": 1}]
 )
 def test_a_script_may_have_another_default_device(
     tmp_path: Path, meta: None, settings: dict[str, Any]
