@@ -346,7 +346,7 @@ RUN = Word("RUN", "a run folder, part of its name, or last")
 @_command(
     "eval",
     "play full episodes with a trained policy",
-    "Play full episodes with a trained policy, with seeds of their own.",
+    "Play full episodes with a trained policy, on seeds that training does not use.",
     RUN,
     Word(
         "--episodes N",
@@ -383,7 +383,7 @@ def _eval(**asked: Any) -> None:
 @_command(
     "export",
     "write a trained policy as an ONNX file, a torch program, or a folder for Hugging Face's Hub",
-    "Write a trained policy for other programs: one step, observation in, greedy action and value out. The result has to\n"
+    "Write a trained policy for other programs: one step, observation in, greedy action and value out. The exported file has to\n"
     "repeat recorded steps of the run's environment to 1e-5, or nothing is written.",
     RUN,
     Word(
