@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The folder of a run and its summary. A result is a path: `load_policy`, `evaluate` and `train(resume=...)` accept it."""
+    """The folder of a run and its summary. A result is a path: `load_policy`, `evaluate` and `train(resume=...)` accept a result."""
 
     folder: Path
     """The run folder."""
