@@ -20,8 +20,8 @@ FUNCTIONS = ("train", "evaluate", "load_policy", "make_config")
 RETURNED = (TrainResult, Evaluation, gossamer.Policy, Carried, PolicyOutput)
 """Classes that public functions and methods return."""
 SETTINGS: dict[type, str] = {
-    gossamer.TrainConfig: "Its attributes are [all settings](settings.md), in sections as there.",
-    gossamer.EvaluationConfig: "Its attributes are the [settings of evaluation](settings.md#evaluation).",
+    gossamer.TrainConfig: "The attributes of this class are [all settings](settings.md), in sections as there.",
+    gossamer.EvaluationConfig: "The attributes of this class are the [settings of evaluation](settings.md#evaluation).",
 }
 """Classes whose attributes another page lists."""
 SECTIONS = ("Args", "Returns", "Raises")

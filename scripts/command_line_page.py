@@ -21,14 +21,14 @@ INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from the declarations of the commands; edit those. -->
 
-`gossamer COMMAND --help` prints what this page has. Hyphens and underscores in flags are the same. `gossamer --version`
+`gossamer COMMAND --help` prints the contents of this page. Hyphens and underscores in flags are the same. `gossamer --version`
 prints the version. A run is named by its folder, by part of its folder's name, or by `last`, which is the newest run below `runs`.
 
 | command | |
 |---|---|
 """
 TRAIN = """\
-Train a policy on ENV, or continue a run with `--resume RUN`. Arguments may stand in any order. Every
+Train a policy on ENV, or resume a run with `--resume RUN`. Arguments may stand in any order. Every
 [setting](settings.md) has a flag; the flags below are not settings. `gossamer train --help` lists the settings that most people
 use, `gossamer train --help-all` lists all of them, and `gossamer train ENV --help` shows their values for one environment.
 

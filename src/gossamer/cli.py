@@ -45,7 +45,7 @@ gossamer: deep reinforcement learning with many actors and many learners
 commands:
 {commands}
 
-gossamer COMMAND --help tells more; --version prints the version.
+gossamer COMMAND --help prints more; --version prints the version.
 """
 
 MAX_WORD = 200
@@ -205,7 +205,7 @@ def _unread(words: list[str]) -> dict[str, Any]:
 
 @_command(
     "train",
-    "train a policy; continue one with --resume RUN",
+    "train a policy; resume a run with --resume RUN",
     "",
     Word("ENV", ""),
     reads=_unread,
@@ -326,17 +326,17 @@ def _checkpoint(text: str) -> str | int:
     )
 
 
-CHECKPOINT = "last: the newest; best: the best; candidate: scored higher than the best but not confirmed yet; N: after N updates"
+CHECKPOINT = "last: the newest policy; best: the best policy; candidate: a policy that scored higher than the best but is not confirmed yet; N: the policy after N updates"
 NAMED_AGAIN = (
     Word(
         "--env ENV",
-        "name the run's environment again, which allows a run from elsewhere to import its module:function",
+        "name the run's environment again, which allows a run from another machine or user to import its module:function",
         default="",
         dest="env_id",
     ),
     Word(
         "--trust",
-        "import the run's environment and parts (module:NAME) even if the run began elsewhere",
+        "allow a run from another machine or user to import its environment and parts, such as module:function",
     ),
 )
 JSON = Word("--json", "print only JSON on standard output")
@@ -346,7 +346,7 @@ RUN = Word("RUN", "a run folder, part of its name, or last")
 @_command(
     "eval",
     "play full episodes with a trained policy",
-    "Play full episodes with a trained policy, with seeds of their own.",
+    "Play full episodes with a trained policy, on seeds that training does not use.",
     RUN,
     Word(
         "--episodes N",
@@ -362,8 +362,8 @@ RUN = Word("RUN", "a run folder, part of its name, or last")
         _reads(Seed),
     ),
     *NAMED_AGAIN,
-    Word("--sample", "sample actions instead of taking the likeliest"),
-    Word("--seed N", "seed of episodes", _reads(Seed), 1),
+    Word("--sample", "sample actions instead of taking the likeliest action"),
+    Word("--seed N", "seed of the episodes", _reads(Seed), 1),
     Word(
         "--device auto|cpu|cuda",
         "device of the policy; auto: the GPU if there is one",
@@ -383,18 +383,18 @@ def _eval(**asked: Any) -> None:
 @_command(
     "export",
     "write a trained policy as an ONNX file, a torch program, or a folder for Hugging Face's Hub",
-    "Write a trained policy for other programs: one step, observation in, greedy action and value out. The result has to\n"
+    "Write a trained policy for other programs: one step, observation in, greedy action and value out. The exported file has to\n"
     "repeat recorded steps of the run's environment to 1e-5, or nothing is written.",
     RUN,
     Word(
         "--format onnx|pt2|hub",
         "onnx: a file for ONNX Runtime; pt2: a file for torch.export.load; hub: a folder with config.json, model.safetensors "
-        "and a model card, as Hugging Face's Hub shows them",
+        "and a model card for Hugging Face's Hub",
         default=REQUIRED,
     ),
     Word(
         "--output PATH",
-        "file or folder to write; it must not exist",
+        "file or folder to write, which must not exist",
         shown="ENV-ALGORITHM, in this folder",
     ),
     Word("--checkpoint last|best|candidate|N", "as for gossamer eval", _checkpoint, "last"),
@@ -427,7 +427,7 @@ def _export(**asked: Any) -> None:
     JSON,
     Word(
         "--seconds S",
-        "time to measure for, in all, at least 20",
+        "seconds for all measurements, at least 20",
         _reads(Annotated[float, Meta(ge=20, le=10**9)]),
         80.0,
     ),
@@ -446,7 +446,7 @@ def _bench(**asked: Any) -> None:
     Word("FILE", "a .toml file (docs/sweep.md)"),
     Word(
         "--jobs N",
-        "runs at a time",
+        "number of runs that train in parallel",
         _reads(Annotated[int, Meta(ge=1, le=10_000)]),
         0,
         "as many as fit the cores",
@@ -459,7 +459,7 @@ def _bench(**asked: Any) -> None:
     Word("--folder PATH", "folder of the sweep", default="", shown="runs/sweeps/<name of FILE>"),
     Word(
         "--trials N",
-        "number of trials, in place of the file's; more than before adds some",
+        "number of trials, instead of the number in FILE; a larger number adds trials to the sweep",
         _reads(Annotated[int, Meta(ge=1, le=100_000)]),
     ),
     JSON._replace(dest="as_json"),
@@ -476,7 +476,12 @@ def _sweep(**asked: Any) -> int:
     "Find the fastest settings for this machine; write them as a preset. Numbers of learners, threads and groups are also kept\n"
     "for this machine, where later runs find them.",
     Word("ENV", "the environment to train on", dest="env_id"),
-    Word("--seconds S", "time for all of it", _reads(Annotated[float, Meta(gt=0, le=10**9)]), 80.0),
+    Word(
+        "--seconds S",
+        "seconds for all measurements",
+        _reads(Annotated[float, Meta(gt=0, le=10**9)]),
+        80.0,
+    ),
     Word("--output FILE", "preset file to write", default="tuned.toml"),
 )
 def _tune(**asked: Any) -> None:
@@ -529,7 +534,7 @@ def _unless_installed(module: str) -> str:
 @_command(
     "runs",
     "list past runs and their results",
-    "List what has been run, with results.",
+    "List runs and their results.",
     Word(
         "[RUN]",
         "a folder of runs, a run folder, part of names below runs, or a pattern such as 'ppo-*'",
@@ -545,7 +550,7 @@ def _runs(**asked: Any) -> None:
 
 @_command(
     "compare",
-    "compare runs: groups of seeds, intervals, which is better",
+    "compare runs: groups of seeds, intervals, verdicts",
     "Compare runs: seeds are grouped by the settings that differ; scores, intervals, which group is better.",
     Word(
         "RUN ...",
@@ -553,13 +558,13 @@ def _runs(**asked: Any) -> None:
     ),
     Word(
         "--by SETTING",
-        "group by this setting, whatever else differs; may be given again",
+        "group runs by this setting alone, even if other settings differ; may be given several times",
         default=[],
         shown="settings that differ",
     ),
     Word(
         "--score evaluation|training",
-        "score of a run: the last evaluation of its last policy, or its last 100 training episodes",
+        "score of a run: the mean return of the last policy's last evaluation, or of the last 100 training episodes",
         shown="evaluation, if all runs have one",
         dest="source",
     ),
@@ -588,7 +593,7 @@ def _compare(**asked: Any) -> None:
 @_command(
     "watch",
     "show runs in a browser, live",
-    "Show runs in a browser, live: curves, what limits a run, learners, replays, videos; stop, save, evaluate and resume.",
+    "Show runs in a browser, live: curves, bottlenecks, learners, replays, videos; stop, save, evaluate and resume runs.",
     Word("[FOLDER]", "a folder of runs, or one run", default="runs"),
     Word(
         "--port N",
@@ -598,7 +603,7 @@ def _compare(**asked: Any) -> None:
     ),
     Word(
         "--host ADDRESS",
-        "address to listen on; others than 127.0.0.1 let other machines see the runs and act",
+        "address to listen on; with any other address than 127.0.0.1, other machines can see and control the runs",
         default="127.0.0.1",
     ),
     Word("--no-browser", "open no browser"),
@@ -614,7 +619,7 @@ def _watch(**asked: Any) -> None:
 @_command(
     "cluster",
     "look at a Ray cluster (check)",
-    "check: say what is on the machines of a Ray cluster, how fast they are joined, and what would not work.",
+    "check: list the machines of a Ray cluster, measure the network between them, and report problems.",
     Word("check|hosts", "", dest="verb"),
     Word("[FILE]", "", default=""),
     Word(
@@ -632,7 +637,7 @@ def _cluster(**asked: Any) -> int:
             f"cluster hosts is a script of gossamer's repository; type there: python scripts/ray_hosts.py {file} > hosts.yaml"
         )
     if asked["file"]:
-        raise ConfigError(f"{asked['file']} is not understood; gossamer cluster --help tells more")
+        raise ConfigError(f"{asked['file']} is not understood; gossamer cluster --help prints more")
     if importlib.util.find_spec("ray") is None:
         raise ConfigError(f"cluster check needs Ray: {install_command('cluster')}")
     from gossamer.run.placements.cluster.check import check_cluster

@@ -113,7 +113,7 @@ class Algorithm:
     discount: Fraction = 0.99
     """Discount per decision, in [0, 1]; 0.99 as in A3C, IMPALA and PPO on Atari."""
     trace_lambda: Fraction = 1.0
-    """Lambda of the returns, in [0, 1]: 1 is the n-step return, 0 the one-step one."""
+    """Lambda of the returns, in [0, 1]: 1 is the n-step return, 0 is the one-step return."""
     value_cost: Amount = 0.5
     """Weight of the value loss 0.5 (target - V)^2, >= 0."""
     entropy_cost: tuple[Amount, ...] = (0.01,)
@@ -132,8 +132,8 @@ class Algorithm:
     num_minibatches: Count = 1
     """Minibatches per pass, >= 1, each one optimizer step; every minibatch has whole columns."""
     reduction: Literal["mean", "sum"] = "mean"
-    """mean: the loss is divided by the valid rows of the minibatch. sum: it is not (IMPALA's published costs
-    and gradient clip of 40 are for sums)."""
+    """mean: the loss is divided by the valid rows of the minibatch. sum: the loss is the sum over these rows
+    (IMPALA's published costs and gradient clip of 40 are for sums)."""
 
     def __init_subclass__(cls) -> None:
         """Name an algorithm that does not name itself after its class."""

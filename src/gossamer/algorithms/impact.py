@@ -45,13 +45,13 @@ class Impact(CloningAlgorithm):
     num_minibatches: Count = 4
     """Minibatches per pass, >= 1, each one optimizer step; every minibatch has whole columns."""
     passes: Count = 1
-    """Passes over each batch, >= 1; a replay reuses data as well."""
+    """Passes over each batch, >= 1. Data from a replay is also learnt several times."""
     clip_ratio: Positive = 0.2
     """Clip range of the probability ratio to the target policy, > 0."""
     max_target_ratio: Positive = 2.0
-    """Cap on behavior / target policy in that ratio, > 0; 2 as in the paper."""
+    """Cap on behavior / target policy within the clipped ratio, > 0; 2 as in the paper."""
     target_every_updates: Count = 16
-    """Updates between two copies of the policy to the target policy, >= 1."""
+    """Number of updates after which the policy is copied to the target policy again, >= 1."""
     clip_rho: Positive = 1.0
     """Cap on target policy / behavior in the targets, > 0."""
     clip_c: Positive = 1.0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Laser(VTrace):
-    """V-trace with replay and a trust region: rows of policies too different from the present one are left out.
+    """V-trace with replay and a trust region: rows whose behavior differs too much from the policy are left out.
 
     Entropy is a mean over online columns only. Source: Schmitt et al. 2020 (arXiv:1909.11583), section 4.
     """
@@ -27,17 +27,17 @@ class Laser(VTrace):
     rejects: ClassVar[bool] = True
     min_online_fraction: ClassVar[float] = (
         1 / 8
-    )  # what may be learnt from the past alone leads astray
+    )  # with less online data the policy learns in the wrong direction
 
     max_kl_nats: Positive = 0.3
-    """Rows with at least this divergence are rejected, > 0. The paper gives no number; 0.3 is that of
-    reimplementations."""
+    """Rows with at least this KL divergence are rejected, > 0. The paper gives no number; reimplementations use
+    0.3."""
     kl: Literal["implied", "pi_mu", "mu_pi"] = "implied"
     """implied: KL(pi || the policy that clipped weights imply), as published; pi_mu: KL(pi || mu), also
     used for continuous actions and more than 4,096 combinations of discrete ones; mu_pi: KL(mu || pi)."""
     cut: Literal["per_state", "cumulative"] = "per_state"
-    """per_state: rows are rejected one by one, as published. cumulative: the rows after a rejected one are
-    rejected too."""
+    """per_state: each row is accepted or rejected by itself, as published. cumulative: all later rows of the unroll
+    are rejected too."""
 
     def accepted(self, batch: Batch, now: ActionDistribution) -> Tensor:
         """Return the rows [T, B] that the policy has not moved too far from."""

@@ -51,7 +51,8 @@ class PPO(Algorithm):
     passes: Count = 4
     """Passes over each batch, >= 1."""
     clip_ratio: Positive = 0.2
-    """Clip range of the probability ratio, > 0: no incentive to move it outside 1 +- this value."""
+    """Clip range of the probability ratio, > 0: beyond it the loss has no incentive to move the ratio further from
+    1."""
     clip_value: Amount = 0.0
     """Clip range of predicted values around the recorded ones, in units of return. 0: no value clipping."""
     max_kl_nats: Amount = 0.0

@@ -61,10 +61,10 @@ class Options:
     config: tuple[Annotated[str, Meta(title="NAME")], ...] = ()
     """presets (see gossamer list) or .toml and .json files; later ones win"""
     resume: Annotated[str, Meta(title="RUN")] | None = None
-    """continue a run: a path, part of its name, or last"""
+    """resume a run: its folder, part of its name, or last"""
     seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None
-    """train N runs that differ in their seed, from --seed on, as many at a time as fit the cores; with the same
-    --run-folder, seeds that are not done are resumed"""
+    """train N runs with the seeds from --seed on, as many in parallel as fit the cores; with the same --run-folder,
+    unfinished runs are resumed"""
     trust: bool = False
     """with --resume: allow a run from another machine or user to import its environment and parts, such as
     module:function"""
@@ -131,9 +131,7 @@ def _refuse_together(asked: Arguments) -> None:
     """Refuse arguments that exclude each other."""
     if asked.resume is None:
         if asked.trust:
-            raise ConfigError(
-                "--trust is for a run that is continued; leave it out, or add --resume RUN"
-            )
+            raise ConfigError("--trust is for a resumed run; leave it out, or add --resume RUN")
         return
     if asked.seeds is not None:
         raise ConfigError(

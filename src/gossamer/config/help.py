@@ -129,9 +129,13 @@ def _groups_of(name: str, kinds: tuple[type, ...], *, listed: bool) -> Iterator[
             f"{field_docs(TrainConfig)[name]} {flag(name)} JSON gives the whole list, of {', '.join(map(str, names))}; "
             f"{flag(name)}.1.name {member_name(own_parts.default_of(kinds))} adds entry 1 or changes its kind, and "
             f"{flag(name)}.1.SETTING changes one setting of it. In the flags below, 1 stands for the entry's number. "
-            f"All but {names[0]} have:"
+            f"All kinds except {names[0]} have these settings:"
         )
-    yield Group(name, intro if listed or not shared else f"{intro}; all have:", shared)
+    yield Group(
+        name,
+        intro if listed or not shared else f"{intro}; all of them have these settings:",
+        shared,
+    )
     for kind, rows in zip(kinds, each, strict=True):
         own = tuple(row for row in rows if row not in shared)
         yield Group(f"{name}:{member_name(kind)}", _intro(kind), own)

@@ -36,60 +36,60 @@ class EvaluationConfig:
     """Evaluation during training, in full episodes with seeds that neither training nor `gossamer eval` uses."""
 
     episodes: CountToMillion = 5
-    """Episodes per evaluation, >= 1. For a family of tasks: at least this many on the training tasks and on
-    the held-out tasks, the same number for every task. Of more than 100 tasks, only 100 evenly spaced ones
-    (or this many, if it is larger) are played, one episode each."""
+    """Episodes per evaluation, >= 1. For a family of tasks: at least this many on the training tasks and on the
+    held-out tasks, the same number for every task. Of more than 100 tasks, only 100 evenly spaced tasks (or as many
+    as evaluation.episodes, if that is more) are played, one episode each."""
     every_seconds: Seconds = 60.0
     """Seconds between evaluations, >= 0. 0: no evaluation. With learners that mix parameters, every second
-    evaluation is of their average, which is the run's policy; the others are of one learner after the other.
+    evaluation plays their average, which is the run's policy; the other evaluations play one learner after another.
     Independent learners are evaluated in turn."""
     confirm_episodes: Count = 20
-    """Episodes that confirm a new best policy, >= 1; evaluation.episodes, if that is larger. A policy that
-    scores higher than the best becomes a candidate. Both then play this many new episodes with the same seeds, and
-    the one with the higher mean is kept as the best, with that mean as its score."""
+    """Episodes that confirm a new best policy, >= 1, and at least evaluation.episodes. A policy that scores higher
+    than the best policy becomes a candidate. Candidate and best policy then play this many new episodes with the
+    same seeds, and the policy with the higher mean is kept as the best, with that mean as its score."""
     max_time_fraction: Share = 0.03
-    """Largest share of the run's time for evaluations and confirmations, in (0, 1]; they are postponed to
-    keep to it. A candidate that is left at the end of the run is confirmed then."""
+    """Largest share of the run's time for evaluations and confirmations, in (0, 1]; evaluations are postponed to
+    stay below it. A candidate that remains at the end of the run is compared with the best policy then."""
     greedy: bool = False
     """Take the most likely action, as `gossamer eval` does, instead of sampling one, as training does."""
     held_out_tasks: UpToMillion | None = None
     """Families of tasks: number of tasks, not used in training, to evaluate as well, >= 0. Default: 10."""
     video: bool = False
-    """Record an evaluation episode of every new best policy, always the same one, as videos/best-ENV_STEPS.mp4 in the
-    run folder; needs the extra gossamer[video]. It counts toward evaluation.max_time_fraction."""
+    """Record an evaluation episode of every new best policy, always the same episode, as videos/best-ENV_STEPS.mp4
+    in the run folder; needs the extra gossamer[video]. Recording counts toward evaluation.max_time_fraction."""
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Where learners run with placement cluster, on machines that Ray joins."""
+    """Machines of a Ray cluster for placement cluster."""
 
     address: str = ""
-    """Address of a Ray cluster, host:port. Empty: that in RAY_ADDRESS, or the cluster that this machine belongs to;
-    without one a cluster of this machine alone is started for the run."""
+    """Address of a Ray cluster, host:port. Empty: the address in RAY_ADDRESS, or the cluster that this machine
+    belongs to. If there is no cluster, a cluster of this machine alone is started for the run."""
     cpus_per_learner: Threads = 0
     """Processor cores for each learner with its actors, >= 0; with two or more, acting and learning overlap.
     0: auto, which is this machine's cores divided by the number of learners, at least 1."""
     cpus_per_actor: Threads = 1
-    """With --actors-per-learner, processor cores for each actor, on any machine, >= 0. 0: actors run beside their
-    learner, on its cores."""
+    """Processor cores for each actor of --actors-per-learner, >= 0; the actor runs on any machine. 0: actors run
+    beside their learner, on its cores."""
     gpus_per_learner: Annotated[float, Meta(ge=0, le=1024)] = 0.0
-    """GPUs for each learner, >= 0; fractions share one."""
+    """GPUs for each learner, >= 0; with a fraction, learners share a GPU."""
     min_learners: Whole = 0
-    """Learners without which there is no run, in [0, num_learners]: it begins once so many have a place, and the
-    others join when machines do, with the average of those they hear. 0: it begins with all of them. Learners
-    that cannot go on without each other (topology allreduce) all have to be there."""
+    """Smallest number of learners to train with, in [0, num_learners]. The run begins when this many learners have
+    a place; the other learners start later, when machines join, from the average of the learners that they hear. 0:
+    the run begins with all learners. Topology allreduce always needs all learners."""
     wait_seconds: Seconds = 120.0
-    """Longest time to wait for a place for the learners without which there is no run, >= 0. A learner
-    that waits for longer is reported."""
+    """Longest time to wait until min_learners learners have a place, >= 0. After this time every learner that still
+    has no place is reported."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run. Settings of "auto", and of 0 where the text says auto, are chosen at the start."""
+    """A training run. The value "auto", or 0 where the text says "0: auto", is resolved at the start of the run."""
 
     env_id: str = ""
-    """Environment, by the name people know it: PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1,
-    HalfCheetah-v5, envpool:Ant-v5, module:function. On the command line it has no flag."""
+    """Id of the environment, such as PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1, HalfCheetah-v5, envpool:Ant-v5,
+    or your own as module:function. On the command line it is typed without a flag."""
     algorithm: Algorithm = field(default_factory=VTrace)
     """The loss: one of the classes in algorithms/, or your own as module:Class."""
     topology: Topology = field(default_factory=Single)
@@ -97,8 +97,8 @@ class TrainConfig:
     replays: tuple[ReplaySettings, ...] = (QueueSettings(),)
     """Sources of a batch: a queue (entry 0 by default) and replays. Their fractions sum to 1."""
     replay_ratio: Annotated[float, Meta(ge=0, le=10_000)] = 0.0
-    """Replayed columns per online column, >= 0. Short for a queue and one replay with the matching fractions;
-    the replay is uniform unless --replays.1.name names another kind."""
+    """Replayed columns per online column, >= 0. It stands for a queue and one replay with matching fractions; the
+    replay is uniform unless --replays.1.name names another kind."""
     replay_burn_in: Whole = 0
     """Recurrent policies: number of rows at the start of each replayed column that only refresh the recurrent
     state and are not trained on, in [0, unroll_length)."""
@@ -106,10 +106,9 @@ class TrainConfig:
     """Batches sampled from replays ahead of the learner, in [0, 64]. The inline placement samples equally far
     ahead, so that results do not depend on the placement."""
     checkpoint_replay: bool = False
-    """Save the contents of replays in every checkpoint. Resuming is then exact at lag 0 and 1 (but not where
-    learner processes share a replay), and checkpoints grow by the size of the replay. Without it a resumed
-    run starts with empty replays and new episodes, and replays less until its replays are as full as
-    before."""
+    """Save the contents of replays in every checkpoint. Resuming is then exact at lag 0 and 1 (except if learner
+    processes share a replay), and checkpoints grow by the size of the replay. Off: a resumed run starts with empty
+    replays and new episodes, and replays fewer columns until its replays are as full as before."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """The optimizer and its learning rate."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
@@ -122,13 +121,13 @@ class TrainConfig:
     seed: Seed = 1
     """Seed of everything random in the run, >= 0."""
     total_env_steps: Count = 10_000_000
-    """Env steps (decisions) to train for, summed over learners, >= 1; rounded up to whole batches. Schedules
-    reach their end value here."""
+    """Env steps (decisions) to train for, summed over learners, >= 1; rounded up to whole batches. Schedules reach
+    their end value after these steps."""
     stop_after_seconds: Seconds = 0.0
-    """Stop after this much wall time, >= 0; the time before a resume counts. 0: no limit."""
+    """Stop after this much wall time, >= 0, summed over the first command and all resumes. 0: no limit."""
     stop_at_return: Number | None = None
-    """Stop when the mean return of the last 100 training episodes (several learners contribute equally many)
-    reaches this value. none: no target."""
+    """Stop when the mean return of the last 100 training episodes (equally many of each learner) reaches this
+    value. none: no target."""
     stop_within_seconds: Amount = 30.0
     """After a request to stop (Ctrl-C, SIGTERM, a closed terminal, --stop-after-seconds): time allowed for
     the current batch to finish, >= 0. A batch that takes longer is dropped, and the run can be resumed from
@@ -136,17 +135,17 @@ class TrainConfig:
     checkpoint so far."""
     patience_seconds: Amount = 300.0
     """Time without progress after which a run is stopped as stuck, >= 0. Progress is an env step, a trained
-    micro-batch or a message of the role that others wait for. The limit grows to ten times the longest pause
-    so far, and is at least 300 while environments are created. 0: no limit."""
+    micro-batch or a message, counted for each role that another role waits for. The limit grows to ten times the
+    longest pause so far, and is at least 300 while environments are created. 0: no limit."""
     run_folder: str = ""
     """Folder of the run. Empty: runs/<env>/<algorithm>-<topology>/<time>-s<seed>."""
     init_from: str = ""
-    """Run whose policy to start from (its parameters and normalisation statistics). Empty: a new policy."""
+    """Run whose policy (parameters and normalisation statistics) the new run starts with. Empty: a new policy."""
     checkpoint_every_seconds: Seconds = 30.0
-    """Seconds between checkpoints, >= 0. A killed run resumes from the last one. 0: checkpoints only at the
+    """Seconds between checkpoints, >= 0. A killed run resumes from its last checkpoint. 0: checkpoints only at the
     start and at the end."""
     keep_checkpoints: Whole = 3
-    """Number of newest checkpoints to keep besides the best one, >= 0. 0: keep all."""
+    """Number of newest checkpoints to keep besides the best one, >= 0. 0: keep all checkpoints."""
     tensorboard: bool = False
     """Also write TensorBoard event files into the run folder."""
     wandb: bool = False
@@ -159,24 +158,26 @@ class TrainConfig:
     """Where roles run. inline: one role at a time, in one thread. local: roles overlap on this machine.
     cluster: every learner on some machine of a Ray cluster."""
     lag: Literal["auto", "0", "1", "free"] = "auto"
-    """Number of policy versions that actors may be behind the learner. 0: actors wait for each update. 1:
-    acting and learning overlap, reproducibly. free: actors never wait unless the queue is full; fastest.
-    auto: 1 for algorithms that correct for lag, else 0."""
+    """Number of policy versions that actors may be behind the learner. 0: actors wait for each update. 1: acting
+    and learning overlap, reproducibly. free: actors wait only if the queue is full; fastest. auto: 1 for algorithms
+    that correct for lag, else 0."""
     num_envs: UpToMillion = 0
     """Environments per learner, >= 0. 0: auto, which is 64 for images (128 on a GPU), otherwise 16. Most suites
     set a number."""
     num_learners: Annotated[int, Meta(ge=1, le=65536)] = 1
-    """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer. The word auto is
-    allowed: it is one for every two cores, from four cores on, which gossip if no topology is chosen. It is one on a
-    GPU, with replays, with a given number of threads or actors, and for less than 200,000 env steps."""
+    """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer. auto: one
+    learner for every two cores, on CPUs with at least four cores; these learners gossip if no topology is chosen.
+    auto is one learner on a GPU, with replays, with a given number of threads or actors, and for less than 200,000
+    env steps."""
     learners_per_process: Annotated[int, Meta(ge=0, le=65536)] = 0
-    """Learners per process, >= 0; those of one process take turns. 0: auto, which is one, or more if there are
-    over two learners per core."""
+    """Learners per process, >= 0; the learners of one process take turns. 0: auto, which is one, or more if there
+    are over two learners per core."""
     same_start: bool = True
-    """Start all learners with the same weights; otherwise each draws its own."""
+    """Start all learners with the same weights. Off: each learner draws its own weights."""
     actors_per_learner: Threads = 0
-    """Actor processes per learner, >= 0; they share its environments. 0: the learner's process also steps the
-    environments, which is fastest on few cores. With placement inline they take turns in one process."""
+    """Actor processes per learner, >= 0; the actors of a learner share its environments. 0: the learner's process
+    also steps the environments, which is fastest on few cores. With placement inline actors take turns in one
+    process."""
     unroll_length: CountToMillion = 16
     """Rows per trajectory, >= 1: env steps, and one row for each reset between episodes."""
     max_episode_steps: UpToBillion = 0

@@ -61,7 +61,7 @@ _ENVPOOL_ATARI = re.compile(
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """How an environment is set up. None means: what the environment's named protocol says."""
+    """How an environment is set up. none: the default of the environment's protocol."""
 
     frame_skip: Count | None = None
     """Atari: emulator frames per decision, 1 to 60; the last two are merged by their maximum. Both
@@ -80,39 +80,38 @@ class EnvConfig:
     """Atari: probability in [0, 1) that a frame repeats the previous action. NoFrameskip-v4: 0;
     ALE/...-v5: 0.25 (Machado et al. 2018)."""
     full_action_space: bool | None = None
-    """Atari: all 18 joystick actions instead of those the game knows. Both protocols: no."""
+    """Atari: all 18 joystick actions instead of the actions that the game uses. Both protocols: no."""
     life_loss_terminal: bool | None = None
     """Atari, training only: a lost life counts as terminated, while the game goes on.
     NoFrameskip-v4: yes; ALE/...-v5: no (Machado et al. 2018)."""
     fire_reset: bool | None = None
     """Atari: press FIRE at the start of an episode, in games that have it. Both protocols: yes."""
     stuck_steps: UpToBillion | None = None
-    """Truncate an episode after this many env steps in a row without a reward; 0 is off. Default
-    0."""
+    """Truncate an episode after this many env steps in a row without a reward; 0: no limit. Default: 0."""
     tasks_per_learner: CountToMillion | None = None
     """Families of tasks: number of tasks per learner, >= 1, a divisor of num_envs. The environments are
     divided into that many groups, and each group plays one task. Default: one task per environment."""
     task_seed: Seed | None = None
-    """Families of tasks: the seed that tasks are drawn from, >= 0. Default: the run's."""
+    """Families of tasks: the seed that tasks are drawn from, >= 0. Default: the run's seed."""
     family: bool | None = None
-    """Whether the environment is a family of tasks: before a reset, its method set_task(seed) is called to choose the
-    task; an attribute task_words says how tasks differ. Default: gossamer's own families are, others where
+    """Whether the environment is a family of tasks: before a reset, its method set_task(seed) is called to choose
+    the task; an attribute task_words describes the task. Default: on for gossamer's own families, and if
     tasks_per_learner or task_seed is given."""
     episode_info: bool | None = None
-    """Whether the numbers in the environment's property episode_info are recorded with every episode. Default: of
-    families."""
+    """Whether the numbers in the environment's property episode_info are recorded with every episode. Default: on
+    for families of tasks."""
     mask: Literal["auto", "observation", "info", "off"] | None = None
-    """Where the environment says which actions are allowed: in `action_mask` of its observations, in `action_mask` of the
-    infos that `reset` and `step` return (EnvPool: `legal_action_mask`), or nowhere. auto: where it is found at the first reset; the run keeps what that was.
-    Default: auto."""
+    """Where the environment reports which actions are allowed. observation: in `action_mask` of its observations.
+    info: in `action_mask` of the infos that `reset` and `step` return (EnvPool: `legal_action_mask`). off: nowhere.
+    auto: in the place where the first reset has a mask, for the whole run. Default: auto."""
     mask_form: Literal["parts", "joint"] | None = None
-    """What a mask of several choices tells: which of each part are allowed, or which combinations, by the shape of their
-    numbers. Default: what its shape says."""
+    """Meaning of a mask for actions of several parts. parts: the allowed choices of each part. joint: the allowed
+    combinations. Default: the meaning that fits the mask's shape."""
     workers: Threads | None = None
-    """Worker processes that step the environments, each of them a share of every group (see env_groups), of whose size it
-    is a divisor; 0 steps them in the actor's own process. For slow Python environments, and for many Atari games, which are
-    made sooner in several processes. Default 0; beside a GPU the command `gossamer train` gives 32 Atari games or more in
-    all a worker for every core."""
+    """Number of worker processes that step the environments, a divisor of the size of a group (see env_groups);
+    each worker steps an equal share of every group. 0: the actor's own process steps them. For slow Python
+    environments, and for many Atari games, which several processes create sooner. Default: 0; with a GPU the
+    command `gossamer train` uses a worker for every core if there are at least 32 Atari games."""
 
 
 EXAMPLES = {

@@ -48,26 +48,27 @@ class PolicyConfig:
     """The network: torso, optional recurrent core, action head and value head."""
 
     torso: Literal["auto", "mlp", "a3c", "nature", "impala", "elite"] | Imported = "auto"
-    """Feature layers. auto: nature for pixels, mlp for vectors. a3c: the small network of Mnih et al. 2016, a
-    third of the cost of nature. elite: the network of the elite replay platform, with small strides and many
-    filters. module:NAME: your own, made by calling NAME with the shape of an observation."""
+    """Feature layers. auto: nature for pixels, mlp for vectors. a3c: the small network of Mnih et al. 2016, a third
+    of the cost of nature. elite: the network of the elite replay platform, with small strides and many filters.
+    module:NAME: your own, created by calling NAME with the shape of an observation."""
     encoders: Mapping[str, EncoderConfig] = field(default_factory=dict[str, EncoderConfig])
-    """Observations of several arrays: layers of the one that is called NAME. auto: those of policy.torso for an image;
-    numbers share one mlp, in which whole numbers are zeros and a one each, embeddings if they have more than 64 values
-    together. nature, impala, a3c, elite: for an image. mlp: an mlp of its own. one_hot, embedding: of whole numbers in the
-    shared mlp. none: left out. like:LEAF: the layers of another one that is alike, with the same weights. module:NAME: your
-    own, as in policy.torso. Sizes, else those of the policy: --policy.encoders.NAME.fc-size, .hidden-sizes and
-    .embedding-size (32). A mask of actions, action_mask, is seen only if it is named here."""
+    """Observations of several arrays: the layers for the array that is called NAME. auto: for an image the layers
+    of policy.torso; all other arrays share one mlp, in which whole numbers are one-hot, or embeddings if they have
+    more than 64 values together. nature, impala, a3c, elite: layers for an image. mlp: an mlp for this array alone.
+    one_hot, embedding: how the shared mlp reads whole numbers. none: the array is left out. like:LEAF: the layers
+    and weights of another array of the same shape. module:NAME: your own, as in policy.torso. Sizes differ from the
+    policy's with --policy.encoders.NAME.fc-size, .hidden-sizes and .embedding-size (32). The network sees a mask of
+    actions, action_mask, only if it is named here."""
     join_size: Units = 256
-    """Observations of several arrays, without a recurrent core: units of the layer in which images, the shared mlp and
-    mlps of their own meet, >= 1."""
+    """Observations of several arrays, without a recurrent core: units of the layer that joins the features of
+    images, of the shared mlp and of separate mlps, >= 1."""
     hidden_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = (64, 64)
     """Units of each layer of the mlp torso, each >= 1; 64-64 as in OpenAI Baselines."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
     """Activation of the mlp torso."""
     separate_value: bool = True
-    """mlp torso without a recurrent core: separate hidden layers for the value. Off, and in all other cases,
-    the value shares the layers of the actions."""
+    """mlp torso without a recurrent core: separate hidden layers for the value. Off, and in all other cases: the
+    value shares the layers of the actions."""
     last_filters: Units = 64
     """Filters of the nature torso's third convolution: 64 (Mnih et al. 2015) or 32 (GALA)."""
     fc_size: Annotated[int, Meta(ge=0, le=65536)] = 0

@@ -33,14 +33,14 @@ _SHARE = "fraction"
 _KINDS = {
     "uniform": "",
     "circular": "",
-    "elite": "the distance that a column's features moved since it was stored",
-    "attentive": "the distance between a column's features and the newest state's",
+    "elite": "the distance between a column's present features and its stored features",
+    "attentive": "the distance between a column's features and the newest state's features",
 }
 """Replays, and what their distances are."""
 
 
 def _of_replay(kind: str, distance: str) -> dict[str, Metric]:
-    columns = "columns in this replay; a shared replay counts those of all learners"
+    columns = "columns in this replay; for a shared replay, the columns of all learners"
     found = {f"replay/{kind}_columns": Metric("columns", columns)}
     if not distance:
         return found
@@ -60,9 +60,11 @@ METRICS: Mapping[str, Metric] = {
     ),
     "updates": Metric(
         "updates",
-        "minibatches of this learner: an optimizer step each, but for those before optimizer.learn_start",
+        "minibatches of this learner; each is an optimizer step, except before optimizer.learn_start",
     ),
-    "version": Metric("versions", "batches learnt so far; the version of the current parameters"),
+    "version": Metric(
+        "versions", "batches learnt so far, which is the version of the present parameters"
+    ),
     "learner": Metric("rank", "rank of the learner that wrote the row"),
     "steps_per_second": Metric(
         "steps/s", "env steps since the first update, divided by the seconds since then"
@@ -70,7 +72,7 @@ METRICS: Mapping[str, Metric] = {
     "episodes": Metric("episodes", "finished training episodes"),
     "return_mean_100": Metric(
         "return",
-        "mean return of the last 100 training episodes, rewards unclipped; several learners contribute equally many episodes",
+        "mean return of the last 100 training episodes, rewards unclipped; with several learners, equally many episodes of each",
     ),
     "return_min_100": Metric("return", "smallest return of the last 100 training episodes"),
     "return_max_100": Metric("return", "largest return of the last 100 training episodes"),
@@ -81,19 +83,20 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/return_of_n": Metric(
         "return",
-        "mean return of one learner's share of the episodes in return_mean_100, whose rank the name ends with; only with several",
+        "mean return of the episodes that one learner (its rank ends the name) contributes to return_mean_100; only with several learners",
     ),
     "learner/env_steps": Metric(
         "steps", "env steps of this learner's own actors; only with several learners"
     ),
     "learner/loss": Metric(
-        "1", "the minimised loss: its sum over valid rows, divided by their number"
+        "1", "the minimised loss: the sum over valid rows, divided by the number of valid rows"
     ),
     "learner/policy_loss": Metric("1", "policy gradient term of the loss, unweighted"),
     "learner/value_loss": Metric("return^2", "half the squared error of the value, unweighted"),
     "learner/entropy_nats": Metric("nats", "mean entropy of the policy"),
     "learner/entropy_nats/part": Metric(
-        "nats", "mean entropy of a part of a joint action: their sum is that of the policy"
+        "nats",
+        "mean entropy of one part of a joint action; the sum over parts is the policy's entropy",
     ),
     "learner/mean_log_rho": Metric(
         "nats",
@@ -103,13 +106,13 @@ METRICS: Mapping[str, Metric] = {
         "nats", "mean KL(behavior || policy) over valid rows, including rejected rows"
     ),
     "learner/clip_fraction": Metric(
-        _SHARE, "rows whose probability ratio is outside PPO's clip range"
+        _SHARE, "fraction of rows whose probability ratio is outside PPO's clip range"
     ),
     "learner/grad_norm": Metric("1", "norm of the gradient before clipping"),
-    "learner/learning_rate": Metric("1", "step size of the last update"),
+    "learner/learning_rate": Metric("1", "learning rate of the last update"),
     "learner/outer_step_ratio": Metric(
         "1",
-        "length of outer steps, divided by that of what updates and mixing changed; only with optimizer.outer_momentum",
+        "length of outer steps, divided by the length of the change by updates and mixing; only with optimizer.outer_momentum",
     ),
     "learner/advantage_mean": Metric(
         "return", "mean advantage, after normalize_advantage and before scale_rewards"
@@ -120,18 +123,20 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/explained_variance": Metric(
         "1",
-        "1 - var(target - value) / var(target); 1 is a perfect value function. 0 where var(target) is below a millionth of the "
-        "mean square, which is rounding",
+        "1 - var(target - value) / var(target); 1 is a perfect value function. It is 0 if var(target) is only rounding: below a "
+        "millionth of the mean square",
     ),
     "learner/value_mean": Metric("return", "mean predicted value"),
     "learner/target_mean": Metric("return", "mean value target"),
     "learner/nonfinite_updates": Metric(
         "updates", "updates skipped so far because the loss or gradient was not finite"
     ),
-    "learner/valid_fraction": Metric(_SHARE, "rows that are valid; reset rows are not"),
+    "learner/valid_fraction": Metric(
+        _SHARE, "fraction of rows that are valid; reset rows are not valid"
+    ),
     "learner/rejected_fraction": Metric(
         _SHARE,
-        "valid rows that the trust region excludes from learning; it measures the KL chosen by laser's `kl`, "
+        "fraction of valid rows that the trust region excludes from learning, by the KL of algorithm.kl, "
         "which equals mean_kl_nats only for mu_pi",
     ),
     "learner/policy_cloning_loss": Metric("nats", "CLEAR's KL(behavior || policy), unweighted"),
@@ -141,7 +146,7 @@ METRICS: Mapping[str, Metric] = {
     "replay/ratio": Metric("1", "replayed columns learnt per online column"),
     "replay/age_updates": Metric(
         "updates",
-        "mean age difference between replayed columns and online columns, over the learner's own columns",
+        "mean age of replayed columns minus mean age of online columns, over the learner's own columns",
     ),
     "replay/nonfinite_columns": Metric(
         "columns", "columns rejected so far because they hold a number that is not finite"
@@ -152,20 +157,24 @@ METRICS: Mapping[str, Metric] = {
         for name, metric in _of_replay(kind, distance).items()
     },
     "lag_versions_mean": Metric(
-        "versions", "mean difference between the learner's version and the version that acted"
+        "versions",
+        "mean difference between the learner's version and the version of the policy that acted",
     ),
     "lag_versions_max": Metric(
         "versions",
-        "largest difference between the learner's version and the version that acted, since the last row",
+        "largest difference between the learner's version and the version of the policy that acted, since the last row",
     ),
-    "queue_wait_seconds_fraction": Metric(_SHARE, "actors' time blocked on a full queue"),
+    "queue_wait_seconds_fraction": Metric(
+        _SHARE, "fraction of actors' time that they wait because the queue is full"
+    ),
     "share/env": Metric(_SHARE, "actors' time stepping environments"),
     "share/inference": Metric(_SHARE, "actors' time choosing actions"),
     "share/learn": Metric(_SHARE, "learner's time learning"),
     "share/wait_actor": Metric(_SHARE, "actors' time waiting for a slot or for parameters"),
     "share/wait_learner": Metric(_SHARE, "learner's time waiting for trajectories"),
     "share/replay": Metric(
-        _SHARE, "time storing and choosing columns, on the replay's thread or the learner's"
+        _SHARE,
+        "time spent on storing and choosing columns, on the replay's thread or the learner's thread",
     ),
     "share/wait_replay": Metric(
         _SHARE, "learner's time assembling batches, including waiting for the replay"
@@ -179,25 +188,27 @@ METRICS: Mapping[str, Metric] = {
         "1", "mean over learners of |theta - average| / |average|, parameters only"
     ),
     "topology/disagreement_of_n": Metric(
-        "1", "|theta - average| / |average| of one learner, whose rank the name ends with"
+        "1", "|theta - average| / |average| of one learner, whose rank ends the name"
     ),
     "topology/staleness_updates": Metric(
         "updates",
-        "number of updates by which a message's sender was behind its reader, 0 if ahead: mean over mixed "
-        "messages",
+        "number of updates by which a message's sender was behind the reader (0 if the sender was ahead), mean over "
+        "mixed messages",
     ),
     "topology/staleness_updates_of_n": Metric(
         "updates",
-        "the same of the messages of one learner, whose rank the name ends with; of one that sends no more, how far its last one is behind",
+        "number of updates by which the messages of one learner (its rank ends the name) were behind the reader; for a learner that no longer sends, of its last message",
     ),
     "topology/messages_per_update": Metric("messages", "messages mixed per update"),
     "topology/bytes_per_update": Metric("bytes", "total size of the messages mixed per update"),
-    "cluster/hosts": Metric("machines", "machines of a cluster on which learners run now"),
+    "cluster/hosts": Metric(
+        "machines", "number of machines of a cluster on which learners run now"
+    ),
     "cluster/restarts": Metric(
-        "restarts", "learners of a cluster started again after a death, so far"
+        "restarts", "number of learners of a cluster that were started again after a death, so far"
     ),
     "cluster/sent_bytes_per_second": Metric(
-        "bytes/s", "messages that the learners of a host send to other hosts"
+        "bytes/s", "bytes of messages that the learners of a host send to other hosts"
     ),
     "share/evaluation": Metric(_SHARE, "wall time during which an evaluation ran"),
     "share/checkpoint": Metric(_SHARE, "learner's time taking checkpoints"),
@@ -211,9 +222,9 @@ METRICS: Mapping[str, Metric] = {
     "evaluation_mean": Metric("return", "mean return of the last evaluation"),
     "evaluation_standard_error": Metric(
         "return",
-        "standard error of evaluation_mean; with several tasks, the standard error over their means",
+        "standard error of evaluation_mean; with several tasks, over the means of tasks",
     ),
-    "evaluation_env_steps": Metric("steps", "the run's env steps at that evaluation"),
+    "evaluation_env_steps": Metric("steps", "the run's env steps at the last evaluation"),
     "evaluation_episodes": Metric("episodes", "number of episodes in the last evaluation"),
     "evaluation_learner": Metric(
         "rank", "rank of the learner that was evaluated; only for independent learners"
@@ -221,13 +232,15 @@ METRICS: Mapping[str, Metric] = {
     "evaluation_best": Metric("return", "mean return of the best policy so far"),
     "evaluation_best_episodes": Metric(
         "episodes",
-        "number of episodes behind evaluation_best",
+        "number of episodes of which evaluation_best is the mean",
     ),
     "evaluation_candidate": Metric(
         "return",
-        "mean return of a candidate for best policy that is still to be confirmed by a second evaluation",
+        "mean return of the candidate for best policy that is not confirmed yet",
     ),
-    "evaluation_held_out_mean": Metric("return", "mean return on held-out tasks"),
+    "evaluation_held_out_mean": Metric(
+        "return", "mean return of the last evaluation on held-out tasks"
+    ),
 }
 """Every name that `metrics.jsonl` may hold. A new metric gets its line here first."""
 

@@ -19,7 +19,7 @@ class QueueSettings:
     """Share of a batch's columns, in (0, 1]. The fractions of all entries sum to 1."""
     capacity: Count = 1
     """Trajectories that may wait in the queue, >= 1, besides the one in training (with replays: the one being
-    stored). Matters at lag free."""
+    stored). It has an effect only at lag free."""
 
 
 ReplaySettings = QueueSettings | Selector

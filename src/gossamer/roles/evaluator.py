@@ -47,7 +47,7 @@ MAX_NUMBER = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """Returns of whole episodes, in the order of their numbers."""
+    """Returns and lengths of full episodes, in the order of the episodes' numbers."""
 
     returns: tuple[float, ...]
     """Return of each episode: the sum of its rewards as the environment paid them."""
@@ -83,7 +83,7 @@ class Evaluation:
         return half_width(self.standard_error, len(set(self.tasks)) or len(self.returns))
 
     def minus(self, other: Evaluation) -> Evaluation:
-        """Return, as an evaluation, how much higher each return is than that of the same episode in another one."""
+        """Return, as an evaluation, how much higher each return is than the return of the same episode in another evaluation."""
         returns = tuple(a - b for a, b in zip(self.returns, other.returns, strict=True))
         return Evaluation(returns, self.lengths, self.truncated, self.tasks)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Policy(ActorCritic):
     """The network of a run, and how its environment's observations and actions become the network's.
 
-    It is a `torch.nn.Module`: `policy(obs, starts, core_state)` runs the network itself on rows of observations.
+    A policy is a `torch.nn.Module`: `policy(obs, starts, core_state)` runs the network itself on rows of observations.
     """
 
     interface: Interface

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The folder of a run and its summary. It is a path: `load_policy`, `evaluate` and `train(resume=...)` take it as it is."""
+    """The folder of a run and its summary. A result is a path: `load_policy`, `evaluate` and `train(resume=...)` accept a result."""
 
     folder: Path
     """The run folder."""

@@ -177,4 +177,4 @@ class _Parser(argparse.ArgumentParser):
         return self._command.help()
 
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; {self.prog} --help tells more")
+        raise ConfigError(f"{message}; {self.prog} --help prints more")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AllReduce(Topology):
-    """All learners take the same step, from the mean gradient over the rows of all of them."""
+    """All learners take the same step, from the mean gradient over the rows of all learners."""
 
     name: ClassVar[str] = "allreduce"
     mixes: ClassVar[Literal["parameters", "gradients"]] = "gradients"

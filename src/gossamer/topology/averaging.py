@@ -17,16 +17,17 @@ class Averaging(Topology):
     """Number of mixings that a neighbour's message may be behind before the learner waits, >= 0. 0:
     lock-step. never: no waiting. GALA calls it sync-freq."""
     every: Literal["updates", "versions"] = "updates"  # pyright: ignore[reportIncompatibleVariableOverride]
-    """When learners mix: after every update, or once a version, after the last update on a batch, which sends
-    less where a batch is learnt in several minibatches or passes."""
+    """When learners mix. updates: after every update. versions: after the last update on a batch, which sends fewer
+    messages if a batch is learnt in several minibatches or passes."""
     missing: Literal["reweight", "skip"] = "reweight"  # pyright: ignore[reportIncompatibleVariableOverride]
-    """When a neighbour has sent nothing new. reweight: add its weight to the learner's own. skip: do not
-    average until every neighbour has sent something new (GALA as published)."""
+    """How a learner mixes if a neighbour has sent no new message. reweight: the neighbour's weight is added to the
+    learner's own. skip: the learner does not average until every neighbour has sent a new message (GALA as
+    published)."""
     remix: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Use a neighbour's last message again until a newer one arrives; a neighbour that is slow or gone then
-    holds the others back."""
+    """Mix a neighbour's last message again until a newer message arrives; a slow or dead neighbour then slows down
+    the others' learning."""
     mix_optimizer: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Average the optimizer's running statistics with the same weights too."""
+    """Average the optimizer's running statistics too, with the weights of the parameters."""
 
     @property
     def staleness(self) -> int:  # type: ignore[override]

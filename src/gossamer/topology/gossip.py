@@ -23,11 +23,13 @@ class Gossip(Averaging):
     name: ClassVar[str] = "gossip"
 
     graph: str = "ring"
-    """Whom a learner hears: ring, exponential (1, 2, 4, ... before it), complete, rotating (one of
-    those distances per update, in turn), or a matrix, written out or in a file (JSON, or rows of numbers
-    with blanks or commas between): row r holds 1 where learner r hears a peer, or the weights themselves."""
+    """The peers that a learner hears. ring: the learner before it. exponential: the learners 1, 2, 4, ... before
+    it. complete: all. rotating: one learner per update, 1, 2, 4, ... before it in turn. Or a matrix, written out or
+    in a file (JSON, or rows of numbers with blanks or commas between): row r has 1 for each peer that learner r
+    hears, or the weights themselves."""
     num_peers: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """Peers each learner hears, >= 0 and < learners; 0: 1 for ring and rotating, otherwise all."""
+    """Number of peers that each learner hears, >= 0 and < num_learners. 0: 1 for ring and rotating, otherwise all
+    peers of the graph."""
     max_staleness: Whole | Literal["never"] = "never"
     """Number of mixings that a neighbour's message may be behind before the learner waits, >= 0. 0:
     lock-step. never: no waiting. GALA calls it sync-freq."""

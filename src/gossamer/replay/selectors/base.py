@@ -31,20 +31,21 @@ class Selector:
     fraction: Share = 0.5
     """Share of a batch's columns, in (0, 1). The fractions of all entries sum to 1."""
     capacity: Count | None = None
-    """Number of columns to keep, at least as many as a batch has. Default: as capacity_steps says."""
+    """Number of columns to keep, at least as many as a batch has. Default: the columns of capacity_steps rows."""
     capacity_steps: Count = 100_000
     """Number of rows (env steps and resets) to keep, >= 1, if capacity is not given."""
     learn_start: Whole = 0
-    """Number of rows to store before replaying begins, >= 0, counted over the whole run; until then batches
-    have online columns only. 0: begin when there are enough columns for a batch."""
+    """Number of rows to store before replaying begins, >= 0, counted over the whole run; until then batches have
+    online columns only. 0: replaying begins when there are enough columns for a batch."""
     shared: bool = False
-    """Every learner samples from the data of all learners. capacity is per learner."""
+    """Every learner samples from the data of all learners. The capacity is that of each learner's part."""
     path: str = ""
     """Folder for a file that holds the replay, for replays larger than memory; the file is removed when the
     run ends. Empty: keep the replay in memory."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Whose memory holds the replay. cpu: the host's. cuda: that of the GPU that learns. auto: the GPU's, where it and
-    those before it take at most a quarter of it; not if learners share it, or if it is in a file."""
+    """Memory that holds the replay. cpu: the host's memory. cuda: the memory of the learner's GPU. auto: the GPU's
+    memory, if this replay and the replays before it in the list take at most a quarter of it; otherwise, and for a
+    shared replay or a replay in a file, the host's memory."""
 
     def __init_subclass__(cls) -> None:
         """Name a kind that does not name itself after its class."""

@@ -29,9 +29,9 @@ class EliteSettings(Selector):
     measures: ClassVar[bool] = True
 
     strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "least_used"
-    """Which candidates are kept. nearest: those with the smallest distances. least_used: the least often
-    sampled, then the nearest. stratified, stratified_least_used: candidates are sorted by distance and cut
-    into as many segments as columns are needed; one is kept from each, the nearest or the least used."""
+    """Which candidates are kept. nearest: those with the smallest distances. least_used: the least often sampled,
+    then the nearest. stratified, stratified_least_used: candidates are sorted by distance and cut into as many
+    segments as columns are needed; of each segment one candidate is kept, the nearest or the least used."""
     candidate_multiplier: Annotated[float, Meta(ge=1, le=10_000)] = 2.0
     """Candidates drawn per column needed, >= 1; falls linearly to 1, which is uniform sampling."""
     anneal_updates: Whole = 10_000
