@@ -58,6 +58,18 @@ def test_an_algorithm_trains_resumes_exactly_and_is_evaluated(folder: Path, plac
     assert gossamer("eval", "one", "--episodes", "1").returncode == 0
 
 
+def test_an_algorithm_from_nothing_trains_at_lag_0_alone(folder: Path) -> None:
+    words = [*SMALL[:7], "algorithm:my_parts:Reinforce", "--algorithm.entropy-cost", "0.01"]
+    done = gossamer("train", *words, "--run-folder", "one", "--total-env-steps", "960")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(x) for x in (folder / "one" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["learner/entropy_nats"] < rows[0]["learner/entropy_nats"] + 1e-3
+    assert rows[-1]["learner/value_loss"] > 0
+    done = gossamer("train", *words, "--lag", "1", "--run-folder", "two")
+    assert done.returncode == 2
+    assert "lag" in done.stderr
+
+
 def test_a_topology_mixes_learners_in_processes_as_in_one(folder: Path) -> None:
     words = [*SMALL, "topology:my_parts:Star", "--topology.share", "0.25", "--num-learners", "3"]
     for run, placement in (("one", "inline"), ("two", "local")):
