@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 from fleets import assert_same_rows, pids_of
-from held_envs import steps_for
 from runs import SMALL
 from sessions import QUICK, Session, summary_of
 from waiting import PATIENCE_SECONDS, wait_for
@@ -29,7 +28,7 @@ GOSSIP = {"name": "gossip", "max_staleness": 0}
 
 def run(folder: Path, env_id: str = "CartPole-v1", **settings: Any) -> None:
     given = {**SMALL, "num_learners": 2, "topology": GOSSIP, "placement": "local", **settings}
-    made = make_config(env_id, {"total_env_steps": 512, "run_folder": str(folder), **given})
+    made = make_config(env_id, {"total_env_steps": 256, "run_folder": str(folder), **given})
     train(made, quiet=True)
 
 
@@ -83,7 +82,7 @@ def test_other_variables_for_the_start_need_another_server(
 def test_a_killed_fork_server_takes_its_copies_along_and_the_run_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = ["held_envs:HeldCartPole", *QUICK, "--num-learners", "2", "topology:gossip"]
-    words += ["--run-folder", str(folder), "--total-env-steps", str(steps_for(2))]
+    words += ["--run-folder", str(folder)]
     with Session(words, tmp_path, forked=False) as session:
         session.wait_for(lambda: len(set(pids_of(folder))) == 2, "two processes")
         before = pids_of(folder)
@@ -94,6 +93,7 @@ def test_a_killed_fork_server_takes_its_copies_along_and_the_run_goes_on(tmp_pat
         os.kill(parent, signal.SIGKILL)
         session.wait_for(lambda: not {*pids_of(folder)} & {*before}, "new processes")
         session.release()
+        session.signal(signal.SIGTERM)
         code, out, err = session.end()
     assert code == 0, (out, err)
     assert err.count("died (signal 9) and was restarted") == 2
@@ -142,11 +142,12 @@ def test_actors_are_copies_of_the_same_process_as_learners_and_end_with_their_ow
 
 def test_nothing_is_left_of_a_program_that_has_ended(tmp_path: Path) -> None:
     words = ["held_envs:HeldCartPole", *QUICK, "--num-learners", "2", "topology:gossip"]
-    words += ["--run-folder", str(tmp_path / "run"), "--total-env-steps", str(steps_for(2))]
+    words += ["--run-folder", str(tmp_path / "run")]
     with Session(words, tmp_path) as session:
         session.wait_for(lambda: len(set(pids_of(tmp_path / "run"))) == 2, "two processes")
         everyone = psutil.Process(session.process.pid).children(recursive=True)
         session.release()
+        session.signal(signal.SIGTERM)
         code, out, err = session.end()
     assert code == 0, (out, err)
     assert len(everyone) >= 3

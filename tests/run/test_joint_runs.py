@@ -26,7 +26,7 @@ FEW_STEPS = {x: {"name": x} for x in NAMES} | {
 
 def settings(folder: Path, **more: Any) -> dict[str, Any]:
     evaluation = {"evaluation.episodes": 3, "evaluation.every_seconds": 0.5}
-    return {**SMALL, "run_folder": str(folder), "total_env_steps": 1_000, **evaluation, **more}
+    return {**SMALL, "run_folder": str(folder), "total_env_steps": 384, **evaluation, **more}
 
 
 USUAL = [*zip(NAMES, ["Forbidding", "Joint", "ObservedParts", "Joint", "Pair"], strict=True)]
@@ -79,7 +79,7 @@ def test_it_resumes_to_the_bit(tmp_path: Path) -> None:
         **{"policy.core": "lstm", "policy.noise_correlation": 0.5, "evaluation.every_seconds": 0.0},
     )  # fmt: skip
     train(make_config("joint_envs:Forbidding", given), quiet=True)
-    longer = {**given, "total_env_steps": 2_000}
+    longer = {**given, "total_env_steps": 768}
     train(make_config("joint_envs:Forbidding", longer), resume=str(tmp_path / "run"), quiet=True)
     whole = {**longer, "run_folder": str(tmp_path / "whole")}
     train(make_config("joint_envs:Forbidding", whole), quiet=True)

@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from programs import Program
 from waiting import PATIENCE_SECONDS, wait_for
 
 import gossamer
@@ -26,17 +28,35 @@ SHORT = {
 }
 
 
-def script(folder: Path, text: str, name: str = "script.py") -> subprocess.Popen[str]:
-    (folder / name).write_text(text)
-    paths = os.pathsep.join([str(SUPPORT), *sys.path])
+def script(folder: Path, text: str) -> subprocess.Popen[str]:
+    """Run a script in a Python of its own."""
+    (folder / "script.py").write_text(text)
     return subprocess.Popen(
-        [sys.executable, name],
+        [sys.executable, "script.py"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": paths},
+        env=with_support(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def with_support() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])}
+
+
+class Forked(Program):
+    """A script that begins at once."""
+
+    def __init__(self, folder: Path, text: str):
+        self._out, self._err, file = (folder / x for x in ("out.txt", "err.txt", "script.py"))
+        for path, content in ((self._out, ""), (self._err, ""), (file, text)):
+            path.write_text(content)
+        super().__init__([], folder, with_support(), self._out, self._err, file)
+
+    def communicate(self, timeout: float = PATIENCE_SECONDS) -> tuple[str, str]:
+        self.wait(timeout)
+        return self._out.read_text(), self._err.read_text()
 
 
 def test_settings_are_given_as_people_do(tmp_path: Path) -> None:
@@ -77,7 +97,7 @@ for seed in range(3):
 """
 
 
-def when_it_learns(process: subprocess.Popen[str], folder: Path) -> None:
+def when_it_learns(process: subprocess.Popen[str] | Forked, folder: Path) -> None:
     until = time.monotonic() + 60
     while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
         assert process.poll() is None, process.communicate()
@@ -86,12 +106,13 @@ def when_it_learns(process: subprocess.Popen[str], folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "before", "code", "said"),
+    ("start", "number", "before", "code", "said"),
     [
-        (signal.SIGINT, "", 7, ["training 0", "interrupted", "left"]),
-        (signal.SIGTERM, "", -signal.SIGTERM, ["training 0"]),
-        (signal.SIGUSR1, "", -signal.SIGUSR1, ["training 0"]),
+        (script, signal.SIGINT, "", 7, ["training 0", "interrupted", "left"]),
+        (Forked, signal.SIGTERM, "", -signal.SIGTERM, ["training 0"]),
+        (Forked, signal.SIGUSR1, "", -signal.SIGUSR1, ["training 0"]),
         (
+            Forked,
             signal.SIGTERM,
             "signal.signal(signal.SIGTERM, lambda *_: (print('heard', flush=True), sys.exit(5)))",
             5,
@@ -100,9 +121,9 @@ def when_it_learns(process: subprocess.Popen[str], folder: Path) -> None:
     ],
 )
 def test_a_signal_saves_and_is_then_handed_over(
-    tmp_path: Path, number: int, before: str, code: int, said: list[str]
+    tmp_path: Path, start: Any, number: int, before: str, code: int, said: list[str]
 ) -> None:
-    process = script(tmp_path, LOOP.format(before=before, short=SHORT))
+    process = start(tmp_path, LOOP.format(before=before, short=SHORT))
     when_it_learns(process, tmp_path / "run0")
     process.send_signal(number)
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
@@ -135,7 +156,7 @@ except KeyboardInterrupt:
     print("interrupted", flush=True)
 print("goes on", flush=True)
 """
-    process = script(tmp_path, text)
+    process = Forked(tmp_path, text)
     when_it_learns(process, tmp_path / "run")
     process.send_signal(signal.SIGINT)
     wait_for((tmp_path / "saves").exists, "saving")
@@ -184,14 +205,14 @@ if __name__ == "__main__":
 
 def test_ids_of_this_program_alone_are_told_of_before_a_folder_is_made(tmp_path: Path) -> None:
     two = {"num_learners": 2, "topology": "gossip", **SHORT, "placement": "local"}
-    process = script(tmp_path, OWN_ID.format(settings=two))
+    process = Forked(tmp_path, OWN_ID.format(settings=two))
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     last = err.strip().splitlines()[-1]
     assert "Mine-v0 is registered in this program alone" in last
     assert "module:Mine-v0" in last
     assert "placement inline" in last
     assert not (tmp_path / "run").exists()
-    process = script(tmp_path, OWN_ID.format(settings=SHORT))
+    process = Forked(tmp_path, OWN_ID.format(settings=SHORT))
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
 

@@ -50,7 +50,7 @@ class HeldCartPole(gymnasium.Wrapper[Any, Any, Any, Any]):
 class HeldLater(HeldCartPole):
     """The same, but for the first steps of a process, which are as quick as they can be."""
 
-    free_steps = 1000
+    free_steps = 300
     taken = 0
 
     def step(self, action: Any) -> Any:
