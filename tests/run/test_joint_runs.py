@@ -76,10 +76,11 @@ def test_learners_mix(tmp_path: Path, topology: dict[str, Any]) -> None:
 def test_it_resumes_to_the_bit(tmp_path: Path) -> None:
     given = settings(
         tmp_path / "run", placement="inline", algorithm={"name": "vtrace"},
-        **{"policy.core": "lstm", "policy.noise_correlation": 0.5, "evaluation.every_seconds": 0.0},
+        **{"policy.core": "lstm", "policy.noise_correlation": 0.5, "evaluation.every_seconds": 0.0,
+           "total_env_steps": 128},
     )  # fmt: skip
     train(make_config("joint_envs:Forbidding", given), quiet=True)
-    longer = {**given, "total_env_steps": 768}
+    longer = {**given, "total_env_steps": 256}
     train(make_config("joint_envs:Forbidding", longer), resume=str(tmp_path / "run"), quiet=True)
     whole = {**longer, "run_folder": str(tmp_path / "whole")}
     train(make_config("joint_envs:Forbidding", whole), quiet=True)

@@ -75,7 +75,8 @@ def test_a_population_tells_who_was_best(
     settings: dict[str, Any] = {
         "evaluation": {"every_seconds": 1e-3, "max_time_fraction": 1.0, "episodes": 1},
         "num_learners": 3,
-        "total_env_steps": 3 * 1024,
+        "total_env_steps": 3 * 512,
+        "max_episode_steps": 40,
     }
     made = config(folder, "algorithm.entropy_cost", [0.0, 0.1, 0.02], **settings)
     best = train(made).summary["best_learner"]
@@ -111,7 +112,7 @@ def test_of_a_population_that_was_not_evaluated_the_best_is_who_earned_most(
     settings: dict[str, Any] = {
         "evaluation": {"every_seconds": 1e6, "episodes": 1},
         "num_learners": 3,
-        "total_env_steps": 3 * 2048,
+        "total_env_steps": 3 * 512,
         "placement": placement,
     }
     made = config(tmp_path / "run", "algorithm.entropy_cost", [0.5, 0.0, 0.2], **settings)
@@ -132,7 +133,7 @@ def state_json(folder: Path) -> dict[str, Any]:
 def test_only_learners_that_never_talk_are_told_apart(tmp_path: Path) -> None:
     score = {"evaluation": {"every_seconds": 1e-3, "max_time_fraction": 1.0, "episodes": 1}}
     for name in ("gossip", "allreduce"):
-        made = config(tmp_path / name, "topology.name", name, **score)
+        made = config(tmp_path / name, "topology.name", name, **score, max_episode_steps=5)
         assert train(made, quiet=True).summary["best_learner"] is None
         assert learners_in_words(made, {0: 1.0}, lambda _: None, 0) == []
     made = config(tmp_path / "many", "num_learners", 40)

@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 import psutil
 import pytest
-from sessions import QUICK, Session, checkpoints, env_steps_logged, summary_of, wait_for
+from sessions import QUICK, Session, checkpoints, env_steps_logged, slow, summary_of, wait_for
 from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
@@ -149,7 +149,7 @@ def test_two_signals_end_a_stuck_run_at_once(
     assert not alive, "workers end with their run"
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", [slow("0"), "2"])
 def test_a_closed_terminal_saves_and_ends_the_run(tmp_path: Path, workers: str) -> None:
     folder = tmp_path / "run"
     words = ["CartPole-v1", "--run-folder", str(folder), *QUICK, "--env.workers", workers]
