@@ -63,7 +63,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("made")
     names = [
         *(f"CartPole-v1/{x}-single/{seed}" for x in ("a2c", "ppo") for seed in (1, 2, 3)),
-        *("pong", "one", "two"),
+        *("pong", "one", "two", "cartpole"),
     ]
     for name in names:
         chosen = "a2c" if "a2c" in name or name == "two" else "ppo"
@@ -77,7 +77,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shortened(words: list[str]) -> list[str]:
-    """Return an evaluation, or an export with a model card, with fewer episodes."""
+    """Return an evaluation, or an export with a model card, with fewer episodes and without a window."""
+    words = [x for x in words if x != "--render"]
     if words[0] != "eval" and "hub" not in words:
         return words
     words = list(words)

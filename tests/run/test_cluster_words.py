@@ -103,14 +103,28 @@ def test_the_slurm_template_is_a_script_whose_options_ray_knows() -> None:
     assert asked <= known
 
 
-def test_the_rayjob_template_has_what_kuberay_wants() -> None:
+def test_the_kubernetes_file_has_what_kuberay_wants() -> None:
+    """A cluster that stays, with the run's folder on a volume, and the command that is run in its head."""
     (text,) = blocks("yaml")
-    job = yaml.safe_load(text)
-    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
-    cluster = job["spec"]["rayClusterSpec"]
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+    volume, cluster = yaml.safe_load_all(text)
+    assert volume["kind"] == "PersistentVolumeClaim"
+    assert (cluster["apiVersion"], cluster["kind"]) == ("ray.io/v1", "RayCluster")
+    spec = cluster["spec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
         (container,) = group["template"]["spec"]["containers"]
         assert {"name", "image", "resources"} <= container.keys()
-    words = shlex.split(job["spec"]["entrypoint"])
+    pod = spec["headGroupSpec"]["template"]["spec"]
+    (kept,) = pod["volumes"]
+    assert kept["persistentVolumeClaim"]["claimName"] == volume["metadata"]["name"]
+    (mounted,) = pod["containers"][0]["volumeMounts"]
+    assert mounted["name"] == kept["name"]
+    (command,) = [
+        x
+        for block in blocks("text")
+        for x in block.replace("\\\n", " ").splitlines()
+        if "kubectl exec" in x
+    ]
+    words = shlex.split(command.partition(" -- ")[2])
     assert words[0] == "gossamer"
+    assert words[words.index("--run-folder") + 1].startswith(mounted["mountPath"])
     assert main([*words[1:], "--show-config"]) == 0
