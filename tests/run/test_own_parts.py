@@ -119,6 +119,42 @@ def test_a_torso_of_ones_own_in_processes(folder: Path) -> None:
     assert not (folder / "two").exists()
 
 
+WITH_WEIGHTS = """
+import torch
+from torch import nn
+
+class Frozen(nn.Module):
+    def __init__(self, obs_shape):
+        super().__init__()
+        self.encoder, self.top = nn.Linear(*obs_shape, 8), nn.Linear(8, 16)
+        for name in ("encoder", "top"):  # assign: shapes are also compared without memory, on torch's meta device
+            getattr(self, name).load_state_dict(torch.load(name + ".pt"), assign=True)
+        self.encoder.requires_grad_(False)
+        self.feature_size = 16
+
+    def forward(self, x):
+        return self.top(self.encoder(x).tanh()).tanh()
+"""
+
+
+def test_frozen_parameters_of_a_torso_stay_and_the_others_learn(folder: Path) -> None:
+    (folder / "frozen.py").write_text(WITH_WEIGHTS)
+    loaded = {"encoder": torch.nn.Linear(4, 8), "top": torch.nn.Linear(8, 16)}
+    for name, layer in loaded.items():
+        torch.save(layer.state_dict(), folder / f"{name}.pt")
+    words = [*SMALL, "--policy.torso", "frozen:Frozen", "--placement", "inline"]
+    done = gossamer("train", *words, "--run-folder", "one", "--total-env-steps", "256")
+    assert done.returncode == 0, done.stderr
+    learnt = load_policy("one").torso
+    for name in ("weight", "bias"):
+        kept, moved = getattr(learnt.encoder, name), getattr(learnt.top, name)
+        assert torch.equal(kept, getattr(loaded["encoder"], name)), name
+        assert not torch.equal(moved, getattr(loaded["top"], name)), name
+    done = gossamer("train", "--resume", "one", "--total-env-steps", "512")
+    assert done.returncode == 0, done.stderr
+    assert torch.equal(load_policy("one").torso.encoder.weight, loaded["encoder"].weight)
+
+
 def test_from_python_a_class_or_an_instance_will_do(folder: Path) -> None:
     cli.main(["train", LOSS, "--help"])  # imports it
     parts = sys.modules["my_parts"]
