@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from rolling import Rolling, random_actions
 from waiting import PATIENCE_SECONDS
 
 import gossamer
-from gossamer.envs.interface import read_interface
+from gossamer.envs.interface import interface_from, read_interface
 from gossamer.envs.making import make_gym_env, time_limit
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
@@ -43,13 +46,44 @@ def test_of_minigrid_a_policy_sees_the_direction_and_the_symbols() -> None:
     spec, interface = read_interface(DOOR_KEY, EnvConfig())
     assert spec.leaves == (
         Leaf("direction", "discrete", (1,), (4,)),
-        Leaf("image", "vector", (147,)),
+        Leaf("image", "vector", (7 * 7 * 21,)),
     )
     assert spec.action.sizes == (7,)
     assert "not observed: mission (MissionSpace)" in spec.protocol
     assert [x for x in spec.remarks if "mission" in x] == list(spec.remarks)
     assert interface.environment["import"] == "minigrid"
     read_spec(DOOR_KEY, EnvConfig(mask="auto"), tries=True)
+
+
+def test_tiles_are_told_as_zeros_and_ones_by_what_lies_there() -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    env = make_gym_env("MiniGrid-MemoryS11-v0", 0)
+    image: Any = env.reset(seed=3)[0]["image"]
+    spec, interface = read_interface("MiniGrid-MemoryS11-v0", EnvConfig())
+    seen = interface.obs_format.empty(1)
+    interface.obs_format.write(seen, 0, {"direction": 0, "image": image})
+    tiles = seen["image"].reshape(7, 7, 21)
+    for tile, (kind, colour, state) in zip(
+        tiles.reshape(-1, 21), image.reshape(-1, 3), strict=True
+    ):
+        assert np.flatnonzero(tile).tolist() == [kind, 11 + colour, 17 + state]
+    told = {"environment": {}, "observation": interface.observation, "action": interface.action}
+    again = interface_from(spec.env_id, json.loads(json.dumps(told)), spec)
+    assert again.obs_format.leaves == spec.leaves
+
+
+def test_a_task_of_ones_own_by_minigrids_rules_is_seen_as_it_says() -> None:
+    minigrid: Any = pytest.importorskip("minigrid.envs", reason="needs the extra minigrid")
+
+    class Own(minigrid.EmptyEnv):
+        pass
+
+    gymnasium.register("MiniGrid-Own-v0", Own)
+    try:
+        assert make_gym_env("MiniGrid-Own-v0", 0).observation_space["image"].shape == (7, 7, 3)
+        assert read_spec("MiniGrid-Own-v0", EnvConfig()).leaves[1].shape == (147,)
+    finally:
+        del gymnasium.registry["MiniGrid-Own-v0"]
 
 
 def test_minigrids_own_time_limit_is_told_and_kept() -> None:

@@ -13,6 +13,7 @@ from core_fakes import CONTINUOUS, DISCRETE, JOINT, small_policy, spec_of
 
 from gossamer.errors import ConfigError
 from gossamer.policies.actor_critic import INITIAL_VARIANCE, MASKED, ActorCritic
+from gossamer.policies.core import Core
 from gossamer.policies.layers import linear
 from gossamer.policies.settings import PolicyConfig
 from gossamer.spec import ActionSpec, Leaf
@@ -139,6 +140,21 @@ def test_a_start_forgets_exactly(core):
     other = policy(changed, starts, state + 1.0)
     assert torch.equal(one.value[3:, 0], other.value[3:, 0])
     assert (one.value[3:, 1] != other.value[3:, 1]).all(), "the other column remembers"
+
+
+@pytest.mark.parametrize("bias", [0.0, 4.0, -1.0])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_new_cell_keeps_the_share_that_the_forget_bias_says(kind, bias):
+    core = Core(PolicyConfig(core=kind, core_size=5, core_layers=2, forget_bias=bias), 3)
+    with torch.no_grad():
+        for name, x in core.named_parameters():
+            if "weight" in name:
+                x.zero_()
+    state = torch.rand(core.state_size, 1, generator=torch.Generator().manual_seed(1))
+    _, after = core(torch.ones(1, 3), torch.zeros(1, 1, dtype=torch.bool), state)
+    cells = slice(10, 20) if kind == "lstm" else slice(10)  # an LSTM's outputs come first
+    share = 1.0 / (1.0 + math.exp(-bias))
+    torch.testing.assert_close(after[cells], share * state[cells])
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

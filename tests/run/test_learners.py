@@ -144,6 +144,21 @@ def test_the_policy_of_a_run_is_the_average(tmp_path: Path) -> None:
         load_policy(str(tmp_path / "run"), learner=3)
 
 
+class Numbered(torch.nn.Linear):
+    """Feature layers that hold a whole number."""
+
+    feature_size = 8
+
+    def __init__(self) -> None:
+        super().__init__(4, 8)
+        self.register_buffer("number", torch.tensor(7))
+
+
+def test_whole_numbers_in_a_torso_are_not_averaged(tmp_path: Path) -> None:
+    train(config(tmp_path / "run", "gossip", 3 * 128), quiet=True, torso=Numbered())
+    assert load_policy(str(tmp_path / "run"), torso=Numbered()).torso.number == 7
+
+
 @pytest.mark.parametrize(
     ("topology", "scored"),
     [

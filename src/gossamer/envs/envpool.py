@@ -284,13 +284,17 @@ def _protocol(
 
 
 def _observed(space: Any, family: str) -> Any:
-    """Return the space of observations, in which bytes of a text are a text."""
-    held = dict_of(space)
-    if family != "minigrid" or "mission" not in held:
+    """Return the space of observations, in which bytes of a text are a text, and tiles of a grid symbols."""
+    if family != "minigrid":
         return space
     from gymnasium import spaces
 
-    return spaces.Dict([*(held | {"mission": spaces.Text(held["mission"].shape[0])}).items()])
+    from gossamer.envs.symbols import with_symbols
+
+    held = dict_of(with_symbols(space))
+    if "mission" in held:
+        held["mission"] = spaces.Text(held["mission"].shape[0])
+    return spaces.Dict([*held.items()])
 
 
 def _with_mask(env_id: str, held: Any, told: Told, settings: EnvConfig) -> EnvConfig:

@@ -38,6 +38,7 @@ from gossamer.envs.spaces import (
     parts_in,
     space_at,
 )
+from gossamer.envs.symbols import Symbols
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -242,7 +243,9 @@ def _space(told: Mapping[str, Any]) -> spaces.Space[Any]:
             return spaces.Box(low, high, dtype=dtype.type)
         if not shape:
             return spaces.Discrete(int(sizes[0]), start=int(start[0]))
-        return spaces.MultiDiscrete(sizes.reshape(shape), dtype.type, start=start.reshape(shape))
+        # Beside others, whole numbers that are told as zeros and ones are symbols; alone they all are.
+        kind = Symbols if told.get("layout") == "one_hot" else spaces.MultiDiscrete
+        return kind(sizes.reshape(shape), dtype.type, start=start.reshape(shape))
     if "low" in told:
         low, high = (
             np.array([end if x is None else x for x in told[name]], dtype).reshape(shape)

@@ -43,6 +43,8 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
     import gymnasium
     from gymnasium.wrappers import TimeLimit
 
+    from gossamer.envs.symbols import with_symbols
+
     module_name, _, name = env_id.rpartition(":")
     if module_name.endswith(".py"):
         raise ConfigError(
@@ -67,6 +69,10 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         if name.startswith("Vizdoom"):  # which writes its settings into a file where it runs
             shown["doom_config_path"] = os.devnull
         env = gymnasium.make(name, max_episode_steps=limit, disable_env_checker=True, **shown)
+        if str(registered.entry_point).startswith(
+            "minigrid."
+        ):  # none of somebody else's own symbols
+            env.observation_space = with_symbols(env.observation_space)
         return env if limit else TimeLimit(env, _own_limit(env) or UNLIMITED_STEPS)
     except gymnasium.error.DependencyNotInstalled as error:
         suite = suite_of(name)

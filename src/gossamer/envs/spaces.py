@@ -309,9 +309,11 @@ def _part_format(env_id: str, space: Any) -> ObsFormat:
     """Choose the format of one array beside others, where whole numbers stay what they are."""
     from gymnasium import spaces
 
+    from gossamer.envs.symbols import Symbols
+
     if isinstance(space, spaces.Discrete):
         return _discrete_format(space, np.array([space.n]), np.array([space.start]))
-    if isinstance(space, spaces.MultiDiscrete):
+    if isinstance(space, spaces.MultiDiscrete) and not isinstance(space, Symbols):
         return _discrete_format(space, space.nvec.ravel(), space.start.ravel())
     return array_format(env_id, space)
 

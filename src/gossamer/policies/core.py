@@ -33,7 +33,8 @@ class Core(nn.Module):
         self.rnn: nn.LSTM | nn.GRU | None = None
         if self.num_parts:
             kind = nn.LSTM if config.core == "lstm" else nn.GRU
-            self.rnn = recurrent(kind, input_size, self.units, self.layers, generator)
+            sizes = input_size, self.units, self.layers
+            self.rnn = recurrent(kind, *sizes, generator, config.forget_bias)
 
     def forward(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run [R * B, input_size] through the rows of starts [R, B] from state [S, B].

@@ -44,8 +44,18 @@ def recurrent(
     units: int,
     layers: int,
     generator: torch.Generator | None,
+    forget_bias: float = 0.0,
 ) -> nn.LSTM | nn.GRU:
-    """Make an LSTM or GRU: weights orthogonal, biases 0; generator as of `linear`."""
+    """Make an LSTM or GRU: weights orthogonal, biases 0 but for those of the gates that keep what a cell holds.
+
+    Args:
+        kind: of layers.
+        input_size: numbers of an input.
+        units: of each layer.
+        layers: how many.
+        generator: as of `linear`.
+        forget_bias: of an LSTM's forget gates, of a GRU's update gates.
+    """
     rnn = _empty(kind, input_size, units, layers)
     generator = _usable(generator, rnn)
     for x in rnn.parameters():
@@ -55,6 +65,8 @@ def recurrent(
             nn.init.zeros_(x)
         else:
             nn.init.orthogonal_(x, generator=generator)
+        if "bias_ih" in name:  # both kinds have the gate that keeps in second place
+            nn.init.constant_(x[units : 2 * units], forget_bias)
     return rnn
 
 

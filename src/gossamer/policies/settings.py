@@ -80,6 +80,10 @@ class PolicyConfig:
     """Units of each recurrent layer, >= 1; 256 as in IMPALA."""
     core_layers: Annotated[int, Meta(ge=1, le=16)] = 1
     """Recurrent layers, >= 1."""
+    forget_bias: Annotated[float, Meta(ge=-20, le=20)] = 0.0
+    """Initial bias of an LSTM's forget gates and of a GRU's update gates. A cell keeps sigmoid(bias) of its value in each
+    step of an untrained network: half of it at 0, 0.98 at 4, so that what was seen many steps ago can be learnt
+    (Jozefowicz et al. 2015)."""
     last_reward: bool = False
     """Feed the previous reward, clipped to [-1, 1], to the layers after the torso."""
     last_action: bool = False

@@ -133,11 +133,13 @@ def _saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
         if everyone[-1].keys() != everyone[0].keys():
             raise _misfit(str(checkpoint.path), f"learner {rank} is missing")
     average = {name: x.clone() for name, x in everyone[0].items()}
+    # Whole numbers, such as what a layer of one's own has counted, have no average: the first learner's stay.
+    mixed = [name for name, x in average.items() if x.is_floating_point()]
     blend(
         dict.fromkeys(range(size), 1.0 / size),
         0,
-        lambda rank: [everyone[rank][name] for name in average],
-        list(average.values()),
+        lambda rank: [everyone[rank][name] for name in mixed],
+        [average[name] for name in mixed],
     )
     return SavedPolicy(average, str(checkpoint.path))
 
