@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 JOBS = ("learner", "actor")
 NEEDED = ("job", "ip")
 KNOWN = (*NEEDED, "tf_port", "cuda_visible_devices", "ssh_port", "ssh_username")
+CHECKOUT, PYTHON = "~/gossamer", "python3.11"
 LOCAL = ("localhost", "127.0.0.1", "::1")
 MAX_BYTES = 1 << 20
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
@@ -169,13 +170,15 @@ def _lines(rows: Sequence[Row], hosts: Sequence[str]) -> Iterator[str]:
     yield f"max_workers: {len(workers)}"
     yield f"min_workers: {len(workers)}"
     yield "setup_commands:"
-    yield '  - pip install "gossamer[atari,cluster]"'
+    yield f"  # Needs a checkout in {CHECKOUT} on every host (docs/cluster.md) and {PYTHON}; change both here if they differ."
+    yield f'  - cd {CHECKOUT} && {PYTHON} -m venv .venv && .venv/bin/pip install -c constraints.txt -e ".[atari,cluster]"'
+    ray = f"{CHECKOUT}/.venv/bin/ray"
     yield "head_start_ray_commands:"
-    yield "  - ray stop"
-    yield "  - ray start --head --port=6379 --autoscaling-config=~/ray_bootstrap_config.yaml"
+    yield f"  - {ray} stop"
+    yield f"  - {ray} start --head --port=6379 --autoscaling-config=~/ray_bootstrap_config.yaml"
     yield "worker_start_ray_commands:"
-    yield "  - ray stop"
-    yield "  - ray start --address=$RAY_HEAD_IP:6379"
+    yield f"  - {ray} stop"
+    yield f"  - {ray} start --address=$RAY_HEAD_IP:6379"
 
 
 def _train(rows: Sequence[Row], before: str = "") -> Iterator[str]:

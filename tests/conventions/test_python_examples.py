@@ -55,6 +55,18 @@ def test_a_run_from_its_first_step_to_its_metrics(capsys: pytest.CaptureFixture[
     assert 0 < float(told.split()[1]) <= 0.7
 
 
+@pytest.mark.usefixtures("here")
+def test_metrics_are_drawn() -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("agg")
+    rows = [{"env_steps": 8}, {"env_steps": 16, "return_mean_100": 20.0}]
+    names = {"__name__": "example", "rows": rows}
+    exec(compile(example("savefig"), "docs/python.md", "exec"), names)
+    assert [row["env_steps"] for row in names["seen"]] == [16]
+    assert Path("first.svg").stat().st_size > 0
+    names["plt"].close("all")
+
+
 def test_settings_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert run("make_config", capsys) == ["3 (0.0005,) 4000"]
 
@@ -98,7 +110,7 @@ def test_a_mistake_is_told_and_nothing_is_created(capsys: pytest.CaptureFixture[
 
 
 def test_every_example_is_run() -> None:
-    marks = ("len(scores.returns)", 'resume="runs/first"', "scores.standard_error", "score, ended", "make_vec", "metrics.jsonl", "make_config", "for rate in", "replays.1.shared", "class Corridor", "except gossamer.ConfigError")  # fmt: skip
+    marks = ("len(scores.returns)", 'resume="runs/first"', "scores.standard_error", "score, ended", "make_vec", "metrics.jsonl", "savefig", "make_config", "for rate in", "replays.1.shared", "class Corridor", "except gossamer.ConfigError")  # fmt: skip
     assert {example(mark) for mark in marks} == set(EXAMPLES)
 
 

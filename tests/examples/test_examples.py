@@ -139,6 +139,18 @@ def test_a_served_policy_acts_as_the_run_does(address: str, recurrent: Path) -> 
     assert values[-1][0] != values[-1][1]
 
 
+def test_the_printed_client_plays_an_episode(address: str) -> None:
+    page = (EXAMPLES.parent / "docs" / "export.md").read_text()
+    programs = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (program,) = [x for x in programs if "urllib" in x]
+    names: dict[str, Any] = {}
+    printed = "http://127.0.0.1:8000/act"
+    assert printed in program
+    exec(compile(program.replace(printed, address), "docs/export.md", "exec"), names)
+    assert names["ended"]
+    assert names["action"] in (0, 1)
+
+
 def test_a_session_begins_anew_when_asked(address: str) -> None:
     first = post(address, session="b", obs=[0.1, 0, 0, 0])
     second = post(address, session="b", obs=[0.1, 0, 0, 0], reward=1)

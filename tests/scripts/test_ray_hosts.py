@@ -43,6 +43,11 @@ def test_hosts_become_a_configuration_that_ray_up_reads(tmp_path: Path) -> None:
         "worker_ips": ["10.0.0.2", "10.0.0.3"],
     }
     assert made["auth"] == {"ssh_user": "ada", "ssh_private_key": "~/.ssh/id_ed25519"}
+    (install,) = made["setup_commands"]
+    assert install.startswith("cd ~/gossamer && ")
+    assert install.endswith('.venv/bin/pip install -c constraints.txt -e ".[atari,cluster]"')
+    started = made["head_start_ray_commands"] + made["worker_start_ray_commands"]
+    assert all(x.startswith("~/gossamer/.venv/bin/ray ") for x in started)
     assert made["max_workers"] == made["min_workers"] == 2
     (command,) = [x for x in text.splitlines() if "gossamer train" in x]
     assert "--num-learners 2 --actors-per-learner 1" in command
