@@ -68,6 +68,16 @@ def test_an_algorithm_from_nothing_trains_at_lag_0_alone(folder: Path) -> None:
     done = gossamer("train", *words, "--lag", "1", "--run-folder", "two")
     assert done.returncode == 2
     assert "lag" in done.stderr
+    done = gossamer("train", *words, "--algorithm.value-norm", "--run-folder", "three")
+    assert done.returncode == 1
+    assert (
+        done.stderr.strip()
+        .splitlines()[-1]
+        .endswith(
+            "the loss of Reinforce reports no learner/target_mean and no learner/target_square; report them, or use "
+            "--algorithm.value-norm false"
+        )
+    )
 
 
 def test_a_topology_mixes_learners_in_processes_as_in_one(folder: Path) -> None:

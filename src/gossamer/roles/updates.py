@@ -327,9 +327,13 @@ class Updates:
         self._make_row()
         self._rows = self._zeros(self._algorithm.updates_per_batch, 2 + 2 * len(sums))
         if self._policy.value_norm:
-            mean, square = (
-                2 * self._names.index(f"learner/target_{x}") for x in ("mean", "square")
-            )
+            needed = [f"learner/target_{x}" for x in ("mean", "square")]
+            if missing := [name for name in needed if name not in sums]:
+                raise RunFailed(
+                    f"algorithm.value_norm is on, but the loss of {type(self._algorithm).__name__} reports no "
+                    f"{' and no '.join(missing)}; report them, or use --algorithm.value-norm false"
+                )
+            mean, square = (2 * self._names.index(name) for name in needed)
             self._of_targets = torch.tensor([mean, square, mean + 1], device=self._device)
 
     def _add_targets(self) -> None:
