@@ -119,6 +119,23 @@ def test_a_part_without_a_mask_is_free() -> None:
     for stray in (np.ones(12), ([1, 1, 1], None, None, [1]), {"x": np.ones(3)}):
         with pytest.raises(Misfit, match="it must be a Dict or Tuple as the action is"):
             form.refuse_strays(stray)
+        with pytest.raises(Misfit, match="it must be a Dict or Tuple as the action is"):
+            form.flat(stray)
+    with pytest.raises(Misfit, match="is None"):
+        form.flat(None)
+
+
+def test_a_mask_that_is_misspelt_in_mid_episode_ends_the_run() -> None:
+    envs = make_vec_env("joint_envs:Misspelling", num_envs=1, seed=1, settings=AUTO)
+    rng = np.random.default_rng(0)
+    obs: Any = envs.start(np.zeros(1, np.int64))
+    for _ in range(2):
+        envs.send(draw_actions(envs.spec.action, 1, rng, obs["action_mask"]))
+        obs = envs.recv().obs
+    envs.send(draw_actions(envs.spec.action, 1, rng, obs["action_mask"]))
+    with pytest.raises(RunFailed, match="says something of legs/mvoe; it must be a Dict or Tuple"):
+        envs.recv()
+    envs.close()
 
 
 def test_combinations_of_parts_of_a_dict_are_refused() -> None:

@@ -127,6 +127,13 @@ def test_masks_that_mean_nothing_are_refused(name: str, mask: Any, says: str) ->
         read_spec(f"masked_envs:{name}", EnvConfig(mask=mask), tries=True)
 
 
+def test_a_mask_that_comes_with_steps_alone_is_refused() -> None:
+    says = "the info of step has action_mask, but that of reset has none.* return it from reset too"
+    with pytest.raises(ConfigError, match=says):
+        read_spec("masked_envs:Late", AUTO, tries=True)
+    assert read_spec("masked_envs:Late", EnvConfig(mask="off"), tries=True).mask is None
+
+
 def test_an_environment_without_a_mask_is_told_at_the_first_reset() -> None:
     with pytest.raises(ConfigError, match="there is no action_mask in its info"):
         read_spec("CartPole-v1", EnvConfig(mask="info"), tries=True)

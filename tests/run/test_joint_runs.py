@@ -115,6 +115,23 @@ def test_act_takes_and_returns_what_the_spaces_say(tmp_path: Path) -> None:
     assert several["legs"]["move"][0] == 2
     assert several["aim"].shape == (2, 2)
     assert np.abs(several["aim"]).max() <= 2.0, "squashed between its bounds"
+    # As gymnasium.vector stacks infos, with flags that say whose they are.
+    for rows in (2, 3):
+        moves = np.eye(3, dtype=np.int8)[:rows]
+        here = np.ones(rows, np.bool_)
+        stacked = {"legs": {"move": moves, "_move": here}, "_legs": here}
+        several, _ = policy.act(np.stack([obs] * rows), mask=stacked)
+        assert several["legs"]["move"].tolist() == [1, 2, 3][:rows]
+    move = [0, 1, 0]
+    for wrong in (
+        {"legs": {"mvoe": move}},
+        {"action_mask": {"legs": {"move": move}}},
+        move,
+        "x",
+        5,
+    ):
+        with pytest.raises(ValueError, match="it must be a Dict or Tuple as the action is"):
+            policy.act(obs, mask=wrong)
 
 
 def test_observed_masks_of_several_environments_are_taken_apart(tmp_path: Path) -> None:

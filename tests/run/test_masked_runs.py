@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from masked_envs import LENGTH, Combined, Forbids, Maze, Observed
+from masked_envs import LENGTH, Combined, Forbids, Maze, Observed, Parts
 from runs import SMALL, state_of
 from sessions import slow
 
@@ -171,7 +171,7 @@ def test_a_masked_maze_is_solved_to_two_percent_by_who_remembers(
     assert gossamer.evaluate(result, episodes=100).mean > 0.98 * Maze.best
 
 
-@pytest.mark.parametrize("kind", [Forbids, Observed, Combined])
+@pytest.mark.parametrize("kind", [Forbids, Observed, Combined, Parts])
 def test_act_obeys_the_mask_and_wants_it(
     tmp_path: Path, kind: type[gymnasium.Env[Any, Any]]
 ) -> None:
@@ -199,3 +199,7 @@ def test_act_obeys_the_mask_and_wants_it(
         assert action.tolist() == [2, 1]
         with pytest.raises(ValueError, match="forbids every action"):
             policy.act(obs, mask=np.zeros(5))
+    if kind is Parts:
+        masks = tuple(np.eye(n, dtype=np.int8)[:2] for n in env.action_space.nvec)
+        action, _ = policy.act(np.stack([obs, obs]), mask=masks)
+        assert action.tolist() == [[0, 0, 0], [1, 1, 1]]

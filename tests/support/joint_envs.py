@@ -100,6 +100,15 @@ class Forbidding(Joint):
         return obs
 
 
+class Misspelling(Forbidding):
+    """Calls the part that it masks by another name in the third step."""
+
+    def told(self) -> Any:
+        return (
+            super().told() if self.steps < 3 else {"action_mask": {"legs": {"mvoe": self.allowed}}}
+        )
+
+
 class ObservedParts(Pair):
     """Observes the masks of its choices, part by part; the level has none."""
 

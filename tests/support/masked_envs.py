@@ -88,6 +88,19 @@ class Parts(Forbids):
         return tuple(x.astype(np.int8) for x in self.allowed)
 
 
+class Late(gymnasium.Env[Any, Any]):
+    """Says with its steps alone what is allowed."""
+
+    observation_space: Any = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space: Any = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(3, np.float32), 0.0, False, False, {"action_mask": np.ones(2, np.int8)}
+
+
 class Combined(Forbids):
     """Two choices at once, of which a mask says which combinations are allowed."""
 

@@ -12,7 +12,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gossamer.envs.episodes import Episodes, formats_of
 from gossamer.envs.families import Family, layers_of, registered_spec
 from gossamer.envs.making import make_gym_env, time_limit
-from gossamer.envs.masks import AllForbidden
+from gossamer.envs.masks import MASK, AllForbidden
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, draw_actions
 from gossamer.errors import ConfigError
@@ -58,6 +58,7 @@ class GymEnvs:
             sign=self.sign,
         )
         self._settings = self._episodes.settings
+        self._looked_for_mask = settings.mask == "auto"
         self.num_envs = num_envs
         self.spec = gym_spec(env_id, self._episodes.envs[0], self._settings)
         self._action: NDArray[Any] | None = None
@@ -99,7 +100,10 @@ class GymEnvs:
         """Raise ConfigError where the first environment does not do as it should; close it if it does."""
         self.sign.env, self.sign.doing = 0, "its first reset and step"
         try:
-            try_out(self.spec.env_id, self._episodes.envs[0], self._settings)
+            looked = self._looked_for_mask
+            try_out(
+                self.spec.env_id, self._episodes.envs[0], self._settings, looked_for_mask=looked
+            )
             self.sign.doing = "close"
             _call(self.spec.env_id, "close", self._episodes.envs.pop(0).close)
         finally:
@@ -175,8 +179,14 @@ def unseen(env_id: str, left_out: tuple[str, ...]) -> str:
     )
 
 
-def try_out(env_id: str, env: Any, settings: EnvConfig) -> None:
+def try_out(env_id: str, env: Any, settings: EnvConfig, *, looked_for_mask: bool = False) -> None:
     """Begin an episode and take a step: an environment's mistakes show before a run is begun.
+
+    Args:
+        env_id: of the environment.
+        env: it.
+        settings: which say where its masks are.
+        looked_for_mask: a mask would have been taken from wherever a first reset has one.
 
     Raises:
         ConfigError: what it returns is not what Gymnasium and its own spaces promise.
@@ -201,6 +211,12 @@ def try_out(env_id: str, env: Any, settings: EnvConfig) -> None:
     if not isinstance(stepped, tuple) or len(stepped) != 5:  # pyright: ignore[reportUnknownArgumentType]
         raise ConfigError(f"{env_id}: step returned {_describe(stepped)}; {_FIVE_VALUES}")
     _check_obs(env_id, "step", obs, stepped[0], form)
+    told: Any = stepped[4]
+    if looked_for_mask and mask is None and action.spec.choices and _holds_mask(told):
+        raise ConfigError(
+            f"{env_id}: the info of step has {MASK}, but that of reset has none, so that nobody would know what the "
+            f"first action may be; return it from reset too, or use {flag_of('mask')} off"
+        )
     try:
         finite = bool(np.isfinite(float(stepped[1])))
     except (TypeError, ValueError):
@@ -210,6 +226,10 @@ def try_out(env_id: str, env: Any, settings: EnvConfig) -> None:
             f"{env_id}: step returned the reward {stepped[1]!r}; it must be a finite number"
         )
     _check_info(env_id, family.telling)
+
+
+def _holds_mask(info: Any) -> bool:
+    return isinstance(info, Mapping) and MASK in info
 
 
 _FIVE_VALUES = "it must return five values, observation, reward, terminated, truncated and info"

@@ -141,6 +141,10 @@ class MaskFormat:
         self, parts: Mapping[tuple[Any, ...], MaskFormat], said: Any
     ) -> NDArray[np.bool_]:
         """Return the masks of parts, in a Dict or Tuple as the action's; a part without one allows all."""
+        if said is None:
+            raise Misfit(f"its {self.key} is None; it must be a Dict or Tuple as the action is")
+        # What fits no part, a misspelt key above all, would otherwise allow what it means to forbid.
+        self.refuse_strays(said)
         rows: list[NDArray[np.bool_]] = []
         for keys, form in parts.items():
             one = said

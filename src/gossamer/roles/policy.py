@@ -124,7 +124,10 @@ class Policy(ActorCritic):
             key = form.key
             what = f'act(obs, mask=info["{key}"])' if form.source == "info" else f"obs['{key}']"
             raise ValueError(f"this policy was trained with a mask of actions: {what}")
-        said = [mask] if alone else _each(mask, rows) if observed else _listed(mask, rows)
+        if alone:
+            said = [mask]
+        else:
+            said = _each(mask, rows) if observed or _is_batched(mask) else _listed(mask, rows)
         held = np.empty((rows, *form.leaf.shape), np.bool_)
         for i, one in enumerate(said):
             try:
@@ -141,10 +144,24 @@ def _listed(masks: Any, rows: int) -> list[Any]:
     return list(masks)
 
 
+def _is_batched(masks: Any) -> bool:
+    """Whether masks are in a Dict or Tuple of arrays, each of all environments, as Gymnasium's vector environments stack them."""
+    if isinstance(masks, Mapping):
+        return True
+    return isinstance(masks, tuple) and all(
+        x is None or np.ndim(x) > 1 if isinstance(x, np.ndarray | None) else _is_batched(x)
+        for x in cast("tuple[Any, ...]", masks)
+    )
+
+
 def _each(masks: Any, rows: int) -> list[Any]:
     """Return the mask of each environment, given those of all in an array, or in a Dict or Tuple of arrays."""
+    if masks is None:
+        return [None] * rows
     if isinstance(masks, Mapping):
-        held = cast("Mapping[Any, Any]", masks)
+        held = dict(cast("Mapping[Any, Any]", masks))
+        for key in [x for x in held if isinstance(x, str) and x[:1] == "_" and x[1:] in held]:
+            del held[key]  # in which environments there is one, as Gymnasium's infos have it
         named = {key: _each(one, rows) for key, one in held.items()}
         return [{key: one[i] for key, one in named.items()} for i in range(rows)]
     if isinstance(masks, tuple):
