@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from itertools import product
+from typing import Any
 
 import gymnasium
 import minigrid.envs.memory
@@ -43,9 +44,9 @@ class FromTheCue(minigrid.envs.memory.MemoryEnv):
         self.agent_pos = np.array((1, height // 2))
 
 
-def play(rng: np.random.Generator, env: gymnasium.Env) -> tuple[np.ndarray, float]:
+def play(rng: np.random.Generator, env: gymnasium.Env[Any, Any]) -> tuple[np.ndarray, float]:
     """Play a game; return its observations [T, 147] and whether it was won."""
-    game = env.unwrapped
+    game: Any = env.unwrapped
     obs, side, seen, done, reward = (
         env.reset(seed=int(rng.integers(2**31)))[0],
         rng.choice((UP, DOWN)),
@@ -59,10 +60,10 @@ def play(rng: np.random.Generator, env: gymnasium.Env) -> tuple[np.ndarray, floa
         turn = TURN_RIGHT if (wanted - game.agent_dir) % 4 in (1, 2) else TURN_LEFT
         action = FORWARD if game.agent_dir == wanted else turn
         if rng.random() < 0.3:
-            action = rng.integers(env.action_space.n)
+            action = rng.integers(game.action_space.n)
         obs, reward, terminated, truncated, _ = env.step(int(action))
         done = terminated or truncated
-    return np.stack(seen), float(reward > 0)
+    return np.stack(seen), float(float(reward) > 0)
 
 
 def one_hot(x: torch.Tensor) -> torch.Tensor:
@@ -110,7 +111,7 @@ def learn(
 
 def main() -> None:
     """Print a row for each form of observations and each bias."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--games", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=1_500, help="gradient steps")
     parser.add_argument("--learning-rate", type=float, default=1e-3)

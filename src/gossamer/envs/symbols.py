@@ -28,5 +28,6 @@ def with_symbols(space: spaces.Space[Any]) -> spaces.Space[Any]:
     if not isinstance(image, spaces.Box) or image.shape[2:] != (len(TILE_SIZES),):
         return space
     sizes = np.broadcast_to(np.array(TILE_SIZES), image.shape)
-    held["image"] = Symbols(sizes, dtype=np.uint8)
+    kind: Any = np.uint8
+    held["image"] = Symbols(sizes, dtype=kind)
     return spaces.Dict([*held.items()])
