@@ -134,6 +134,19 @@ def test_a_mask_that_comes_with_steps_alone_is_refused() -> None:
     assert read_spec("masked_envs:Late", EnvConfig(mask="off"), tries=True).mask is None
 
 
+def test_masks_that_nobody_reads_are_told() -> None:
+    method, below = read_spec("masked_envs:Elsewhere", AUTO, tries=True).remarks
+    assert method.startswith("masked_envs:Elsewhere has a method action_masks, which is not called")
+    assert below.startswith(
+        "masked_envs:Elsewhere observes below/action_mask, which is not at the top"
+    )
+    remarks = read_spec("masked_envs:ObservedSwitches", AUTO).remarks
+    assert "actions of MultiBinary have no masks" in remarks[1]
+    for name in ("Elsewhere", "ObservedSwitches"):
+        assert read_spec(f"masked_envs:{name}", EnvConfig(mask="off")).remarks == ()
+    assert read_spec("masked_envs:Observed", AUTO).remarks == ()
+
+
 def test_an_environment_without_a_mask_is_told_at_the_first_reset() -> None:
     with pytest.raises(ConfigError, match="there is no action_mask in its info"):
         read_spec("CartPole-v1", EnvConfig(mask="info"), tries=True)

@@ -101,6 +101,32 @@ class Late(gymnasium.Env[Any, Any]):
         return np.zeros(3, np.float32), 0.0, False, False, {"action_mask": np.ones(2, np.int8)}
 
 
+class Elsewhere(Late):
+    """Has masks where nobody reads them."""
+
+    observation_space: Any = spaces.Dict(
+        {"x": Late.observation_space, "below": spaces.Dict({"action_mask": spaces.MultiBinary(2)})}
+    )
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+    def action_masks(self) -> Any:
+        raise AssertionError
+
+
+class ObservedSwitches(Elsewhere):
+    """Masks switches, whose masks may be read in several ways."""
+
+    action_space: Any = spaces.MultiBinary(2)
+    observation_space: Any = spaces.Dict(
+        {"x": Late.observation_space, "action_mask": spaces.MultiBinary(2)}
+    )
+
+
 class Combined(Forbids):
     """Two choices at once, of which a mask says which combinations are allowed."""
 

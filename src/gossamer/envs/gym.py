@@ -11,10 +11,10 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from gossamer.envs.episodes import Episodes, formats_of
 from gossamer.envs.families import Family, layers_of, registered_spec
-from gossamer.envs.making import make_gym_env, time_limit
+from gossamer.envs.making import make_gym_env, space_of, time_limit
 from gossamer.envs.masks import MASK, AllForbidden
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
-from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, draw_actions
+from gossamer.envs.spaces import Misfit, NestedFormat, arrays_in, check_actions, draw_actions
 from gossamer.errors import ConfigError
 from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, failed
@@ -60,7 +60,12 @@ class GymEnvs:
         self._settings = self._episodes.settings
         self._looked_for_mask = settings.mask == "auto"
         self.num_envs = num_envs
-        self.spec = gym_spec(env_id, self._episodes.envs[0], self._settings)
+        self.spec = gym_spec(
+            env_id,
+            self._episodes.envs[0],
+            self._settings,
+            looked_for_mask=self._looked_for_mask,
+        )
         self._action: NDArray[Any] | None = None
 
     def start(self, episodes: NDArray[np.int64]) -> Obs[NDArray[Any]]:
@@ -124,8 +129,10 @@ def refuse_of_others(env_id: str, settings: EnvConfig) -> EnvConfig:
     return settings
 
 
-def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
-    """Read from an environment what policies and actors must know."""
+def gym_spec(
+    env_id: str, env: Any, settings: EnvConfig, *, looked_for_mask: bool = False
+) -> EnvSpec:
+    """Read from an environment what policies and actors must know; arguments as of `try_out`."""
     obs, mask, action = formats_of(env_id, env, settings)
     left_out = obs.left_out if isinstance(obs, NestedFormat) else ()
     limit = time_limit(env)
@@ -143,7 +150,10 @@ def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
         if registered is not None and registered.nondeterministic
         else "",
         family=family.is_one,
-        remarks=tuple(_remarks(env_id, env, family, left_out)),
+        remarks=(
+            *_remarks(env_id, env, family, left_out),
+            *(_of_unread_masks(env_id, env) if looked_for_mask and mask is None else ()),
+        ),
         mask_from="" if mask is None else mask.source,
         mask_form="" if mask is None else "joint" if mask.joint else "parts",
     )
@@ -170,6 +180,23 @@ def _remarks(env_id: str, env: Any, family: Family, left_out: tuple[str, ...]) -
             f"nor with one another; leave {'it' if len(kept) == 1 else 'them'} out, and use "
             + " and ".join(advice[kind] for kind in kept)
         )
+
+
+def _of_unread_masks(env_id: str, env: Any) -> Iterator[str]:
+    """Yield what looks like a mask of actions and is not read as one."""
+    hint = f"return it as {MASK} in the infos of reset and step, or {flag_of('mask')} off says that there is none"
+    if any(callable(getattr(x, "action_masks", None)) for x in layers_of(env)):
+        yield f"{env_id} has a method action_masks, which is not called, so no action is forbidden; {hint}"
+    observed = space_of(env_id, env, "observation_space")
+    for keys, _ in arrays_in(env_id, observed):
+        if MASK in keys[1:]:
+            where = "/".join(map(str, keys))
+            yield f"{env_id} observes {where}, which is not at the top, so no action is forbidden; {hint}"
+        elif keys[:1] == (MASK,):
+            yield (
+                f"{env_id} observes {MASK}, but actions of {type(env.action_space).__name__} have no masks that are known, so "
+                f"it is observed like any other array; {flag_of('mask')} off says so"
+            )
 
 
 def unseen(env_id: str, left_out: tuple[str, ...]) -> str:

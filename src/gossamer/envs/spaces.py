@@ -318,6 +318,11 @@ def _part_format(env_id: str, space: Any) -> ObsFormat:
     return array_format(env_id, space)
 
 
+def arrays_in(env_id: str, space: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the spaces of what is observed that are no Dict or Tuple, and the keys that lead to them."""
+    return _arrays_in(env_id, space, ())
+
+
 def _arrays_in(
     env_id: str, space: Any, above: tuple[Any, ...], does: Literal["observes", "takes"] = "observes"
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
