@@ -71,13 +71,21 @@ def test_actions_that_are_none_are_refused() -> None:
 @pytest.mark.parametrize(
     ("space", "message"),
     [
-        (spaces.Dict({}), "not supported"),
-        (spaces.Dict({"a": spaces.Text(3)}), "not supported, Text"),
-        (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Dict({})}), "not supported, Dict"),
+        (spaces.Dict({}), "an action space that is not supported, Dict"),
+        (spaces.Text(3), "an action space that is not supported, Text"),
+        (spaces.Dict({"a": spaces.Text(3)}), "space whose part a is not supported, Text"),
+        (
+            spaces.Dict({"a": spaces.Tuple((spaces.Discrete(2), spaces.Text(3)))}),
+            "space whose part a/1 is not supported, Text",
+        ),
+        (
+            spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Dict({})}),
+            "whose part b is not supported, Dict",
+        ),
         (spaces.Dict({"a.b": spaces.Discrete(3)}), r"takes 'a.b'; keys must be words"),
         (
             spaces.Tuple((spaces.Discrete(2**24 + 1), spaces.Box(-1, 1, (1,)))),
-            "one of 16,777,217 values beside real numbers",
+            "one of 16,777,217 values in the part 0 of an action, beside real numbers",
         ),
     ],
 )

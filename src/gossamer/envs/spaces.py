@@ -334,7 +334,8 @@ def _arrays_in(
         return
     held = cast("Mapping[Any, Any] | Sequence[Any]", space.spaces)
     if does == "takes" and not held:
-        raise _refused(env_id, "action", space, "Dict and Tuple that hold an action")
+        part = "/".join(map(str, above))
+        raise _refused(env_id, "action", space, "Dict and Tuple that hold an action", part)
     for key, one in held.items() if isinstance(held, Mapping) else enumerate(held):
         if isinstance(space, spaces.Dict) and (
             not isinstance(key, str) or not key or set(key) & set("/.")
@@ -428,13 +429,14 @@ def _turned(array: NDArray[Any], axes: tuple[int, ...] | None) -> NDArray[Any]:
     return array if axes is None else array.transpose(axes)
 
 
-def action_format(env_id: str, space: Any, *, joint: bool = False) -> ActionFormat:
+def action_format(env_id: str, space: Any, *, joint: bool = False, part: str = "") -> ActionFormat:
     """Choose the format of an action space; refuse those no distribution of ours covers.
 
     Args:
         env_id: of the environment.
         space: of its actions.
         joint: combinations of the choices of a MultiDiscrete are one choice.
+        part: keys that lead to it in the space of all actions, joined by "/", for errors; empty: it is all of them.
     """
     from gymnasium import spaces
 
@@ -489,20 +491,21 @@ def action_format(env_id: str, space: Any, *, joint: bool = False) -> ActionForm
         space,
         f"Discrete, MultiDiscrete, MultiBinary, Box (of whole numbers: {MOST_CHOICES:,} at most between its bounds), and Dict "
         "and Tuple of these",
+        part,
     )
 
 
 def _joint_format(env_id: str, space: Any) -> ActionFormat:
     """Choose the format of actions that hold several, by key or by index."""
-    held = {
-        "/".join(map(str, keys)): action_format(env_id, one)
-        for keys, one in parts_in(env_id, space)
-    }
+    named = (("/".join(map(str, keys)), one) for keys, one in parts_in(env_id, space))
+    held = {name: action_format(env_id, one, part=name) for name, one in named}
     spec = ActionSpec("joint", parts=tuple((name, form.spec) for name, form in held.items()))
-    if spec.num_gaussian and max((0, *spec.choices)) > EXACT_BELOW:
-        raise ConfigError(
-            f"{env_id} takes one of {max(spec.choices):,} values beside real numbers; at most {EXACT_BELOW:,} are possible; {_WRAP_HINT}"
-        )
+    for name, part in spec.parts if spec.num_gaussian else ():
+        if (most := max((0, *part.choices))) > EXACT_BELOW:
+            raise ConfigError(
+                f"{env_id} takes one of {most:,} values in the part {name} of an action, beside real numbers; at most "
+                f"{EXACT_BELOW:,} are possible; {_WRAP_HINT}"
+            )
     ends = np.cumsum([part.length for part in spec.each])[:-1]
 
     def pieces(action: NDArray[Any]) -> Iterator[tuple[ActionFormat, NDArray[Any]]]:
@@ -566,11 +569,12 @@ def _same(action: NDArray[Any]) -> NDArray[Any]:
     return action
 
 
-def _refused(env_id: str, which: str, space: Any, allowed: str) -> ConfigError:
+def _refused(env_id: str, which: str, space: Any, allowed: str, part: str = "") -> ConfigError:
     text = " ".join(str(space).split())
     text = text if len(text) <= 60 else text[:57] + "..."
+    what = f"whose part {part}" if part else "that"
     return ConfigError(
-        f"{env_id} has an {which} space that is not supported, {text}; supported are {allowed}; wrap the environment "
+        f"{env_id} has an {which} space {what} is not supported, {text}; supported are {allowed}; wrap the environment "
         f"(gymnasium.wrappers.Transform{which.title()}) in a function of your own and train 'module:function'"
     )
 
