@@ -188,6 +188,10 @@ def test_forms() -> None:
     for bad in (flat + 1, flat[:-1], None, "abc", [[1, 2], [3]], np.full(9, np.nan)):
         with pytest.raises(Misfit):
             form.flat(bad)
+    with pytest.raises(Misfit, match=r"need \(6,\), \(2, 3\), or a tuple with .*, \[3, 3\]$"):
+        equal.flat(flat)
+    with pytest.raises(Misfit, match=r"need \(9,\), or a tuple with .*, \[3, 2, 4\]$"):
+        form.flat(flat[:-1])
 
 
 def test_random_actions_are_allowed_ones_and_each_of_them() -> None:

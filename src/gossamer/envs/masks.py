@@ -130,10 +130,7 @@ class MaskFormat:
             array = np.asarray(said)
         except ValueError:
             raise Misfit(f"its {self.key} is no array; {self._wanted()}") from None
-        shapes: set[tuple[int, ...]] = {self.sizes if self.joint else (sum(self.sizes),)}
-        if not self.joint and len(set(self.sizes)) == 1:
-            shapes.add((parts, self.sizes[0]))
-        if array.shape not in shapes:
+        if array.shape not in self._shapes:
             raise Misfit(f"its {self.key} has shape {array.shape}; {self._wanted()}")
         return _of_bools(array.reshape(-1))
 
@@ -159,13 +156,23 @@ class MaskFormat:
                 raise Misfit(f"of {_path(keys)}: {error}") from None
         return np.concatenate(rows)
 
+    @property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        """Shapes that one array of a mask may have."""
+        if self.joint:
+            return [self.sizes]
+        found: list[tuple[int, ...]] = [(sum(self.sizes),)]
+        if len(set(self.sizes)) == 1:
+            found.append((len(self.sizes), self.sizes[0]))
+        return found
+
     def _wanted(self) -> str:
         if self.joint:
             return f"combinations of its actions need {self.sizes}"
-        flat = f"({sum(self.sizes)},)"
         if len(self.sizes) == 1:
-            return f"its actions need {flat}"
-        return f"its actions need {flat}, or a tuple with an array of each part's choices, {list(self.sizes)}"
+            return f"its actions need {self._shapes[0]}"
+        shapes = ", ".join(map(str, self._shapes))
+        return f"its actions need {shapes}, or a tuple with an array of each part's choices, {list(self.sizes)}"
 
 
 def _path(keys: tuple[Any, ...]) -> str:
