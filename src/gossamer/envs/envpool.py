@@ -12,7 +12,7 @@ import numpy as np
 
 from gossamer.envs.atari import MAX_EPISODE_STEPS, AtariProtocol, atari_protocol, lost_life
 from gossamer.envs.episodes import formats_of
-from gossamer.envs.gym import refuse_of_others, unseen
+from gossamer.envs.gym import refuse_of_others
 from gossamer.envs.making import UNLIMITED_STEPS
 from gossamer.envs.masks import LEGAL_MASK, MASK, AllForbidden, find_mask
 from gossamer.envs.seeding import WithoutTasks
@@ -141,7 +141,6 @@ class EnvpoolEnvs(WithoutTasks):
             max_episode_steps=limit,
             action_repeat=protocol.frame_skip if protocol else 1,
             differs="EnvPool draws the seeds of episodes itself",
-            remarks=(unseen(env_id, left_out),) if left_out else (),
             mask_from="" if self._mask is None else self._mask.source,
             mask_form="" if self._mask is None else "joint" if self._mask.joint else "parts",
         )

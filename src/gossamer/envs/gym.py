@@ -151,7 +151,7 @@ def gym_spec(
         else "",
         family=family.is_one,
         remarks=(
-            *_remarks(env_id, env, family, left_out),
+            *_remarks(env_id, env, family),
             *(_of_unread_masks(env_id, env) if looked_for_mask and mask is None else ()),
         ),
         mask_from="" if mask is None else mask.source,
@@ -159,10 +159,8 @@ def gym_spec(
     )
 
 
-def _remarks(env_id: str, env: Any, family: Family, left_out: tuple[str, ...]) -> Iterator[str]:
+def _remarks(env_id: str, env: Any, family: Family) -> Iterator[str]:
     """Yield what a user may not expect of such an environment."""
-    if left_out:
-        yield unseen(env_id, left_out)
     if family.uncalled:
         yield (
             f"{env_id} has a method set_task, which is not called; if it is a family of tasks, as set_task(seed) "
@@ -197,13 +195,6 @@ def _of_unread_masks(env_id: str, env: Any) -> Iterator[str]:
                 f"{env_id} observes {MASK}, but actions of {type(env.action_space).__name__} have no masks that are known, so "
                 f"it is observed like any other array; {flag_of('mask')} off says so"
             )
-
-
-def unseen(env_id: str, left_out: tuple[str, ...]) -> str:
-    """Return the line that tells which parts of an observation are left out."""
-    return (
-        f"{env_id}: the policy does not see {', '.join(left_out)}, which no network of ours takes"
-    )
 
 
 def try_out(env_id: str, env: Any, settings: EnvConfig, *, looked_for_mask: bool = False) -> None:
