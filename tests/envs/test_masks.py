@@ -141,10 +141,31 @@ def test_masks_that_nobody_reads_are_told() -> None:
         "masked_envs:Elsewhere observes below/action_mask, which is not at the top"
     )
     remarks = read_spec("masked_envs:ObservedSwitches", AUTO).remarks
-    assert "actions of MultiBinary have no masks" in remarks[1]
+    assert "masks of MultiBinary actions are not read, so it is observed like" in remarks[1]
     for name in ("Elsewhere", "ObservedSwitches"):
         assert read_spec(f"masked_envs:{name}", EnvConfig(mask="off")).remarks == ()
     assert read_spec("masked_envs:Observed", AUTO).remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "kind", "instead"),
+    [
+        ("masked_envs:Switches", "MultiBinary", "make them MultiDiscrete([2] * 5), or "),
+        ("masked_envs:Reals", "Box", ""),
+        ("joint_envs:MasksReals", "Dict", ""),
+    ],
+)
+def test_masks_in_infos_that_nobody_reads_are_told(env_id: str, kind: str, instead: str) -> None:
+    (told,) = read_spec(env_id, AUTO).remarks
+    assert told == (
+        f"{env_id} has action_mask in its infos, but masks of {kind} actions are not read, so no action is forbidden; "
+        f"{instead}--env.mask off says that there is none"
+    )
+    assert read_spec(env_id, EnvConfig(mask="off")).remarks == ()
+
+
+def test_an_info_that_is_none_has_no_mask() -> None:
+    assert read_spec("masked_envs:NoInfo", AUTO).mask is None
 
 
 def test_an_environment_without_a_mask_is_told_at_the_first_reset() -> None:

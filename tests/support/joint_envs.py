@@ -156,3 +156,19 @@ class Wrong(Forbidding):
         told = super().told()
         told["action_mask"]["aim"] = np.ones(2)
         return told
+
+
+class MasksReals(Pair):
+    """Masks real numbers, the only part of its actions."""
+
+    action_space: Any = spaces.Dict({"aim": spaces.Box(-1.0, 1.0, (2,), np.float32)})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        obs, _ = super().reset(seed=seed)
+        return obs, self.told()
+
+    def step(self, action: Any) -> Any:
+        return self.draw(), 0.0, False, False, self.told()
+
+    def told(self) -> Any:
+        return {"action_mask": {"aim": np.ones(2)}}

@@ -181,6 +181,22 @@ class Switches(Forbids):
     sizes = (2, 2, 2, 2, 2)
 
 
+class Reals(Late):
+    """Masks real numbers, in all its infos."""
+
+    action_space: Any = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(3, np.float32), {"action_mask": np.ones(2, np.int8)}
+
+
+class NoInfo(Late):
+    """Returns no info."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(3, np.float32), None
+
+
 class Grid(Combined):
     """Its combinations are of a Box of whole numbers."""
 

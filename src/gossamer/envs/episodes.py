@@ -14,7 +14,7 @@ import numpy as np
 
 from gossamer.envs.families import Family
 from gossamer.envs.making import close_env, space_of
-from gossamer.envs.masks import MASK, AllForbidden, find_mask, mask_format
+from gossamer.envs.masks import MASK, AllForbidden, find_mask, mask_format, unread_masks
 from gossamer.envs.spaces import Misfit, action_format, dict_of, obs_format
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.spec import leaves_of
@@ -65,24 +65,30 @@ def formats_of(env_id: str, env: Any, settings: EnvConfig) -> Formats:
     return Formats(obs_format(env_id, space, without=MASK), mask, action)
 
 
-def with_mask(env_id: str, env: Any, settings: EnvConfig) -> EnvConfig:
-    """Return settings that say where masks of actions are, and of what, where they leave that to be found: at a first reset.
+def with_mask(env_id: str, env: Any, settings: EnvConfig) -> tuple[EnvConfig, tuple[str, ...]]:
+    """Find masks of actions at a first reset, where settings leave that to be found.
+
+    Returns:
+        Settings that say where masks are, and of what; and lines about what looks like a mask and is not read.
 
     Raises:
         ConfigError: the environment has a mask that does not fit its actions.
     """
     if settings.mask in (None, "off") or (settings.mask != "auto" and settings.mask_form):
-        return settings
+        return settings, ()
     family, info = Family(env_id, env, settings), dict[str, Any]()
     with suppress(*RAISED):  # which trying it out tells better
         if family.set_task is not None:
             family.set_task(1)
-        _, info = env.reset(seed=1)
+        _, told = env.reset(seed=1)
+        info = dict(told)
     obs, action = (space_of(env_id, env, f"{x}_space") for x in ("observation", "action"))
     source, form = find_mask(env_id, obs, action, info, settings)
-    if source == "off":  # where one was asked for, its first reset says what is missing
-        return replace(settings, mask="off") if settings.mask == "auto" else settings
-    return replace(settings, mask=source, mask_form=form)
+    if source != "off":
+        return replace(settings, mask=source, mask_form=form), ()
+    if settings.mask != "auto":  # where one was asked for, its first reset says what is missing
+        return settings, ()
+    return replace(settings, mask="off"), tuple(unread_masks(env_id, env, info))
 
 
 class Episodes:
@@ -111,7 +117,8 @@ class Episodes:
                 self.envs.append(make_env())
         finally:
             sign.doing = ""
-        self.settings = settings = with_mask(env_id, self.envs[0], settings)
+        settings, self.unread_masks = with_mask(env_id, self.envs[0], settings)
+        self.settings = settings
         self.obs, self.mask, self.action = formats_of(env_id, self.envs[0], settings)
         self._vectors = [x.name for x in self.obs.leaves if x.kind == "vector"]
         self._families = [Family(env_id, env, settings) for env in self.envs]

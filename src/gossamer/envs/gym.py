@@ -11,17 +11,17 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from gossamer.envs.episodes import Episodes, formats_of
 from gossamer.envs.families import Family, layers_of, registered_spec
-from gossamer.envs.making import make_gym_env, space_of, time_limit
+from gossamer.envs.making import make_gym_env, time_limit
 from gossamer.envs.masks import MASK, AllForbidden
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
-from gossamer.envs.spaces import Misfit, NestedFormat, arrays_in, check_actions, draw_actions
+from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, draw_actions
 from gossamer.errors import ConfigError
 from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, failed
 from gossamer.system.signs import Sign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -64,7 +64,7 @@ class GymEnvs:
             env_id,
             self._episodes.envs[0],
             self._settings,
-            looked_for_mask=self._looked_for_mask,
+            unread_masks=self._episodes.unread_masks,
         )
         self._action: NDArray[Any] | None = None
 
@@ -130,9 +130,16 @@ def refuse_of_others(env_id: str, settings: EnvConfig) -> EnvConfig:
 
 
 def gym_spec(
-    env_id: str, env: Any, settings: EnvConfig, *, looked_for_mask: bool = False
+    env_id: str, env: Any, settings: EnvConfig, *, unread_masks: Sequence[str] = ()
 ) -> EnvSpec:
-    """Read from an environment what policies and actors must know; arguments as of `try_out`."""
+    """Read from an environment what policies and actors must know.
+
+    Args:
+        env_id: of the environment.
+        env: it.
+        settings: which say where its masks are.
+        unread_masks: lines about what looks like a mask of actions and is not read.
+    """
     obs, mask, action = formats_of(env_id, env, settings)
     left_out = obs.left_out if isinstance(obs, NestedFormat) else ()
     limit = time_limit(env)
@@ -150,10 +157,7 @@ def gym_spec(
         if registered is not None and registered.nondeterministic
         else "",
         family=family.is_one,
-        remarks=(
-            *_remarks(env_id, env, family),
-            *(_of_unread_masks(env_id, env) if looked_for_mask and mask is None else ()),
-        ),
+        remarks=(*_remarks(env_id, env, family), *unread_masks),
         mask_from="" if mask is None else mask.source,
         mask_form="" if mask is None else "joint" if mask.joint else "parts",
     )
@@ -178,23 +182,6 @@ def _remarks(env_id: str, env: Any, family: Family) -> Iterator[str]:
             f"nor with one another; leave {'it' if len(kept) == 1 else 'them'} out, and use "
             + " and ".join(advice[kind] for kind in kept)
         )
-
-
-def _of_unread_masks(env_id: str, env: Any) -> Iterator[str]:
-    """Yield what looks like a mask of actions and is not read as one."""
-    hint = f"return it as {MASK} in the infos of reset and step, or {flag_of('mask')} off says that there is none"
-    if any(callable(getattr(x, "action_masks", None)) for x in layers_of(env)):
-        yield f"{env_id} has a method action_masks, which is not called, so no action is forbidden; {hint}"
-    observed = space_of(env_id, env, "observation_space")
-    for keys, _ in arrays_in(env_id, observed):
-        if MASK in keys[1:]:
-            where = "/".join(map(str, keys))
-            yield f"{env_id} observes {where}, which is not at the top, so no action is forbidden; {hint}"
-        elif keys[:1] == (MASK,):
-            yield (
-                f"{env_id} observes {MASK}, but actions of {type(env.action_space).__name__} have no masks that are known, so "
-                f"it is observed like any other array; {flag_of('mask')} off says so"
-            )
 
 
 def try_out(env_id: str, env: Any, settings: EnvConfig, *, looked_for_mask: bool = False) -> None:

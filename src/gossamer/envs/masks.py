@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from gossamer.envs.spaces import MOST_CHOICES, Misfit, action_format, dict_of, parts_in
+from gossamer.envs.families import layers_of
+from gossamer.envs.making import space_of
+from gossamer.envs.settings import flag_of
+from gossamer.envs.spaces import (
+    MOST_CHOICES,
+    Misfit,
+    action_format,
+    arrays_in,
+    dict_of,
+    parts_in,
+)
 from gossamer.errors import ConfigError
 from gossamer.spec import Leaf
 
@@ -298,3 +308,24 @@ def find_mask(
             f"{env_id}: {error}; if it is no mask of actions: --env.mask off"
         ) from None
     return source, "joint" if joint else "parts"
+
+
+def unread_masks(env_id: str, env: Any, info: Mapping[str, Any]) -> Iterator[str]:
+    """Yield lines about what looks like a mask of actions and is not read as one, `info` being of a reset."""
+    actions, none = env.action_space, f"{flag_of('mask')} off says that there is none"
+    spec = action_format(env_id, actions).spec
+    unread = f"but masks of {type(actions).__name__} actions are not read, so"
+    hint = f"return it as {MASK} in the infos of reset and step, or {none}"
+    if not spec.choices:
+        several = f"make them MultiDiscrete([2] * {spec.length}), or " * (spec.kind == "bernoulli")
+        hint = f"{several}{none}"
+    if any(callable(getattr(x, "action_masks", None)) for x in layers_of(env)):
+        yield f"{env_id} has a method action_masks, which is not called, so no action is forbidden; {hint}"
+    if MASK in info:
+        yield f"{env_id} has {MASK} in its infos, {unread} no action is forbidden; {hint}"
+    for keys, _ in arrays_in(env_id, space_of(env_id, env, "observation_space")):
+        if MASK in keys[1:]:
+            where = "/".join(map(str, keys))
+            yield f"{env_id} observes {where}, which is not at the top, so no action is forbidden; {hint}"
+        elif keys[:1] == (MASK,):
+            yield f"{env_id} observes {MASK}, {unread} it is observed like any other array; {hint}"

@@ -199,7 +199,7 @@ def gym_workers(
     sizes = [share_size(part.num_envs, num_workers) for part in parts]
     make_env = partial(make_gym_env, env_id, max_episode_steps)
     env = make_env()  # mistakes in the id show here, in words, before any process starts
-    own = with_mask(env_id, env, refuse_of_others(env_id, settings))
+    own, _ = with_mask(env_id, env, refuse_of_others(env_id, settings))
     spec = gym_spec(env_id, env, own)
     close_env(env_id, env)
     groups: list[Group] = []
