@@ -157,6 +157,15 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --lag 2", "one of auto, 0, 1, free: --lag auto"),
         ("CartPole-v1 --tensorboard=maybe", "true or false"),
         (
+            "CartPole-v1 --env.mask none",
+            '--env.mask is "none"; it must be one of auto, observation, info, off: --env.mask off turns masks off, '
+            "--env.mask auto, the default, looks for one",
+        ),
+        ("CartPole-v1 --env.mask false", '--env.mask is "false"; it must be one of auto, obs'),
+        ("CartPole-v1 --env.mask No", "--env.mask off turns masks off"),
+        ("CartPole-v1 --env.mask 0", "--env.mask off turns masks off"),
+        ('CartPole-v1 --env {"mask":false}', "--env.mask off turns masks off"),
+        (
             "CartPole-v1 --optimizer.learning-rate fast",
             '"fast"; it must be a number: --optimizer.learning-rate 0.0005',
         ),

@@ -205,6 +205,10 @@ def test_a_setting_of_another_kind_is_refused_with_its_owner() -> None:
             "each entry in (0, 1000], for example [0.0005]",
         ),
         ("[env]\nframe_skip = 0.5", "a whole number or none"),
+        (
+            "[env]\nmask = false",
+            "env.mask is false; it must be one of auto, observation, info, off",
+        ),
         ("replays = []", "at least one section"),
         ("replays = [3]", "replays.0 is 3; it must be a section"),
         ("[[replays]]\nfracton = 1", "did you mean replays.0.fraction?"),
@@ -217,6 +221,15 @@ def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, says: str)
     line = refusal({"env_id": "CartPole-v1"}, configs=[file])
     assert says in line
     assert line.startswith(f"--config {file}: ")
+
+
+def test_none_in_files_is_the_default_of_a_mask(tmp_path: Path) -> None:
+    """As runs and --show-config write it; typed it is refused."""
+    toml = write(tmp_path / "a.toml", '[env]\nmask = "none"\n')
+    json_file = write(tmp_path / "b.json", '{"env": {"mask": null, "mask_form": null}}')
+    for config in (toml, json_file):
+        assert resolve({"env_id": "CartPole-v1"}, configs=[config])[0].env.mask is None
+    assert make_config("CartPole-v1", {"env.mask": None}).env.mask is None
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

@@ -12,9 +12,14 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from gossamer.config import own_parts
 from gossamer.config.names import ANY, Entries, flag, nested
-from gossamer.config.suggestions import KINDS_ELSEWHERE, did_you_mean, unknown_setting
+from gossamer.config.suggestions import (
+    KINDS_ELSEWHERE,
+    did_you_mean,
+    in_place_of_no,
+    unknown_setting,
+)
 from gossamer.config.tree import Field, Tree, fields_of, member_name, members, names_of
-from gossamer.config.values import is_list, is_mapping, read_value, remedy, shown
+from gossamer.config.values import expected, is_list, is_mapping, read_value, remedy, shown
 from gossamer.errors import ConfigError
 
 T = TypeVar("T")
@@ -156,6 +161,11 @@ class _Merging:
         """Return the plain value of the highest layer that gives one, else the default."""
         value, self.origin[dotted] = start, "default"
         for layer, written, overruled in given:
+            if instead := in_place_of_no(layer, dotted, written):
+                allowed = expected(field.annotation).removesuffix(" or none")
+                raise ConfigError(
+                    f"{layer.shown(dotted)} is {shown(written, typed=layer.typed)}; it must be {allowed}: {instead}"
+                )
             try:
                 value = read_value(written, field.annotation, typed=layer.typed)
             except ValueError as error:

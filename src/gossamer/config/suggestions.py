@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gossamer.config.names import ANY, flag, with_any
 from gossamer.errors import ConfigError
@@ -208,6 +208,10 @@ REMOVED = {
     "compile": "a GPU's work is captured without it; leave it out",
 }
 """Settings of older versions, and what is to be done instead; a saved run may still hold them."""
+NO_WORDS = {
+    "env.mask": "{env.mask} off turns masks off, {env.mask} auto, the default, looks for one",
+}
+"""Settings of which none stands for the default, as in files, and turns nothing off; what to write instead, as in EXPLAINED."""
 KINDS_ELSEWHERE = {"gala": ("gossip", "GALA"), "diffdac": ("diffusion", "Diff-DAC")}
 """Systems by which our choices are known, without hyphens; only for hints."""
 
@@ -276,6 +280,19 @@ def _ours(path: str, theirs: str) -> str:
     # A type is the kind of something below which it stands.
     named = (x for x, others in ELSEWHERE.items() if theirs in others and (path or x != "name"))
     return next(named, theirs)
+
+
+def in_place_of_no(layer: Layer, name: str, written: Any) -> str:
+    """Return what to write instead of none, false or the like, where that would not turn a setting off; or nothing.
+
+    Args:
+        layer: the source that holds it; a file's or a saved run's none is the default, which nobody typed.
+        name: of the setting, dotted.
+        written: its value.
+    """
+    words = ("false", "no", "0", *(("none", "null") if layer.typed else ()))
+    refused = name in NO_WORDS and written is not None and str(written).lower() in words
+    return _in_names_of(layer, NO_WORDS[name]) if refused else ""
 
 
 def _in_names_of(layer: Layer, text: str) -> str:
