@@ -123,6 +123,8 @@ def test_a_part_without_a_mask_is_free() -> None:
     for wrong in (np.ones(12), (np.ones(2),)):
         with pytest.raises(Misfit):
             form.flat(wrong)
+    with pytest.raises(Misfit, match=r"^action_mask of 1 has shape \(4,\); the actions need"):
+        form.flat((None, np.ones(4), None))
     form.refuse_strays((None, (np.ones(2), np.ones(3)), None))
     for stray in (np.ones(12), ([1, 1, 1], None, None, [1]), {"x": np.ones(3)}):
         with pytest.raises(Misfit, match="it must be a Dict or Tuple as the action is"):
@@ -141,7 +143,10 @@ def test_a_mask_that_is_misspelt_in_mid_episode_ends_the_run() -> None:
         envs.send(draw_actions(envs.spec.action, 1, rng, obs["action_mask"]))
         obs = envs.recv().obs
     envs.send(draw_actions(envs.spec.action, 1, rng, obs["action_mask"]))
-    with pytest.raises(RunFailed, match="says something of legs/mvoe; it must be a Dict or Tuple"):
+    with pytest.raises(
+        RunFailed,
+        match="episode 0, step 3: in its infos, action_mask says something of legs/mvoe; it must be a Dict",
+    ):
         envs.recv()
     envs.close()
 

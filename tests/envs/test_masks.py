@@ -110,13 +110,40 @@ def test_a_mask_that_forbids_everything_is_an_error_that_says_where() -> None:
     envs.close()
 
 
+@pytest.mark.parametrize("workers", [None, 1])
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("Shrinks", r"in its infos, action_mask has shape \(3,\); the actions need \(5,\)"),
+        (
+            "ObservedShrinks",
+            r"in its observation, action_mask has shape \(3,\); the actions need \(5,\)",
+        ),
+        ("Vanishes", "in its infos, there is no action_mask"),
+    ],
+)
+def test_a_mask_that_does_not_fit_is_an_error_that_says_where(
+    name: str, told: str, workers: int | None
+) -> None:
+    given = EnvConfig(mask="auto", workers=workers)
+    envs = make_vec_env(f"masked_envs:{name}", num_envs=1, seed=4, settings=given)
+    rng, obs = np.random.default_rng(0), envs.start(np.full(1, 17))
+    for _ in range(2):
+        envs.send(draw_actions(envs.spec.action, 1, rng, obs["action_mask"]))
+        obs = envs.recv().obs
+    envs.send(draw_actions(envs.spec.action, 1, rng, obs["action_mask"]))
+    with pytest.raises(RunFailed, match=f"^environment 0, episode 17, step 3: {told}$"):
+        envs.recv()
+    envs.close()
+
+
 @pytest.mark.parametrize(
     ("name", "mask", "says"),
     [
         (
             "TooShort",
             "auto",
-            r"action_mask has shape \(3,\); its actions need \(5,\).*--env.mask off",
+            r"TooShort: in its infos, action_mask has shape \(3,\); the actions need \(5,\); .*--env.mask off",
         ),
         ("Switches", "info", r"MultiDiscrete\(\[2\] \* 5\)"),
         ("Forbids", "observation", "observes no action_mask at the top of a Dict"),
@@ -169,7 +196,9 @@ def test_an_info_that_is_none_has_no_mask() -> None:
 
 
 def test_an_environment_without_a_mask_is_told_at_the_first_reset() -> None:
-    with pytest.raises(ConfigError, match="there is no action_mask in its info"):
+    with pytest.raises(
+        ConfigError, match=r"reset\(seed=1\): in its infos, there is no action_mask"
+    ):
         read_spec("CartPole-v1", EnvConfig(mask="info"), tries=True)
     with pytest.raises(ConfigError, match=r"--env.mask info does not apply to Pong"):
         read_spec("PongNoFrameskip-v4", EnvConfig(mask="info"))
@@ -204,7 +233,7 @@ def test_forms() -> None:
     np.testing.assert_array_equal(joint.flat(pairs), pairs.ravel())
     assert joint.leaf.shape == (12,)
     for bad in (pairs.ravel(), pairs.T, tuple(pairs)[:2]):
-        with pytest.raises(Misfit, match=r"combinations of its actions need \(4, 3\)"):
+        with pytest.raises(Misfit, match=r"combinations of actions need \(4, 3\)"):
             joint.flat(bad)
     for bad in (flat + 1, flat[:-1], None, "abc", [[1, 2], [3]], np.full(9, np.nan)):
         with pytest.raises(Misfit):

@@ -167,6 +167,27 @@ class Blocked(Forbids):
         return super().mask() * (self.steps != 3)
 
 
+class Shrinks(Forbids):
+    """A mask of another size than its actions at its third step."""
+
+    def told(self, obs: Any, mask: Any) -> Any:
+        return super().told(obs, mask[:3] if self.steps == 3 else mask)
+
+
+class Vanishes(Forbids):
+    """No mask at its third step."""
+
+    def told(self, obs: Any, mask: Any) -> Any:
+        return (obs, {}) if self.steps == 3 else super().told(obs, mask)
+
+
+class ObservedShrinks(Observed):
+    """The same beside what it observes."""
+
+    def told(self, obs: Any, mask: Any) -> Any:
+        return super().told(obs, mask[:3] if self.steps == 3 else mask)
+
+
 class TooShort(Forbids):
     """A mask of another size than its actions."""
 

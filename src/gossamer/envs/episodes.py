@@ -248,9 +248,10 @@ class Episodes:
         held = obs if self.mask.source == "observation" else info
         try:
             self.mask.write(batch[MASK], i, held, over=over)
-        except AllForbidden as error:
+        except (Misfit, AllForbidden) as error:
+            where = f"in its {self.mask.place}, " * isinstance(error, Misfit)
             raise RunFailed(
-                f"environment {self._seeds.first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {error}"
+                f"environment {self._seeds.first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {where}{error}"
             ) from None
 
     def _refuse_not_finite(self, batch: Obs[NDArray[Any]]) -> None:

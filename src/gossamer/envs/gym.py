@@ -256,7 +256,7 @@ def _allowed(env_id: str, mask: MaskFormat, held: Any) -> NDArray[np.bool_]:
     try:
         mask.write(row, 0, held)
     except (Misfit, AllForbidden) as error:
-        raise ConfigError(f"{env_id}: reset(seed=1): {error}") from error
+        raise ConfigError(f"{env_id}: reset(seed=1): in its {mask.place}, {error}") from error
     return row
 
 

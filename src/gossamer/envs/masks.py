@@ -76,6 +76,11 @@ class MaskFormat:
         return [f"part {i}" for i in range(len(self.logits))]
 
     @property
+    def place(self) -> str:
+        """What an error calls that which holds it."""
+        return "infos" if self.source == "info" else "observation"
+
+    @property
     def leaf(self) -> Leaf:
         """What a policy gets."""
         return Leaf(MASK, "mask", (sum(self.logits),))
@@ -99,7 +104,7 @@ class MaskFormat:
         try:
             said = held[self.key]
         except (KeyError, TypeError, IndexError):
-            raise Misfit(f"there is no {self.key} in its {self.source}") from None
+            raise Misfit(f"there is no {self.key}") from None
         batch[i] = row = self.flat(said)
         self.refuse_all_forbidden(row)
 
@@ -120,14 +125,20 @@ class MaskFormat:
             if one is not None and not any(keys[: len(known)] == known for known in self.parts):
                 held = ", ".join(map(_path, self.parts))
                 raise Misfit(
-                    f"its {self.key} says something of {_path(keys) or 'no part'}; it must be a Dict or Tuple as the action "
+                    f"{self.key} says something of {_path(keys) or 'no part'}; it must be a Dict or Tuple as the action "
                     f"is, with masks of {held}, and None elsewhere"
                 )
 
-    def flat(self, said: Any) -> NDArray[np.bool_]:
-        """Return a mask, in any of its forms, as one row [M]; Misfit: it has none of them."""
+    def flat(self, said: Any, *, part: str = "") -> NDArray[np.bool_]:
+        """Return a mask, in any of its forms, as one row [M]; Misfit: it has none of them.
+
+        Args:
+            said: the mask.
+            part: path of the part of an action that it is of; empty: of all of them.
+        """
         if self.parts is not None:
             return self._flat_of_parts(self.parts, said)
+        name = f"{self.key} of {part}" if part else self.key
         parts = len(self.sizes)
         if isinstance(said, (tuple, list)) and parts > 1 and not self.joint:
             listed = cast("Sequence[Any]", said)
@@ -135,21 +146,21 @@ class MaskFormat:
             each = zip(listed, self.sizes, strict=False)
             held = [np.ones(n, np.bool_) if x is None else np.asarray(x) for x, n in each]
             if len(listed) == parts and [x.shape for x in held] == [(size,) for size in self.sizes]:
-                return _of_bools(np.concatenate(held))
+                return _of_bools(np.concatenate(held), name)
         try:
             array = np.asarray(said)
         except ValueError:
-            raise Misfit(f"its {self.key} is no array; {self._wanted()}") from None
+            raise Misfit(f"{name} is no array; {self._wanted()}") from None
         if array.shape not in self._shapes:
-            raise Misfit(f"its {self.key} has shape {array.shape}; {self._wanted()}")
-        return _of_bools(array.reshape(-1))
+            raise Misfit(f"{name} has shape {array.shape}; {self._wanted()}")
+        return _of_bools(array.reshape(-1), name)
 
     def _flat_of_parts(
         self, parts: Mapping[tuple[Any, ...], MaskFormat], said: Any
     ) -> NDArray[np.bool_]:
         """Return the masks of parts, in a Dict or Tuple as the action's; a part without one allows all."""
         if said is None:
-            raise Misfit(f"its {self.key} is None; it must be a Dict or Tuple as the action is")
+            raise Misfit(f"{self.key} is None; it must be a Dict or Tuple as the action is")
         # What fits no part, a misspelt key above all, would otherwise allow what it means to forbid.
         self.refuse_strays(said)
         rows: list[NDArray[np.bool_]] = []
@@ -160,10 +171,10 @@ class MaskFormat:
                     one = None if one is None else one[key]
             except (LookupError, TypeError):
                 one = None
-            try:
-                rows.append(np.ones(form.leaf.shape, np.bool_) if one is None else form.flat(one))
-            except Misfit as error:
-                raise Misfit(f"of {_path(keys)}: {error}") from None
+            free = one is None
+            rows.append(
+                np.ones(form.leaf.shape, np.bool_) if free else form.flat(one, part=_path(keys))
+            )
         return np.concatenate(rows)
 
     @property
@@ -178,11 +189,11 @@ class MaskFormat:
 
     def _wanted(self) -> str:
         if self.joint:
-            return f"combinations of its actions need {self.sizes}"
+            return f"combinations of actions need {self.sizes}"
         if len(self.sizes) == 1:
-            return f"its actions need {self._shapes[0]}"
+            return f"the actions need {self._shapes[0]}"
         shapes = ", ".join(map(str, self._shapes))
-        return f"its actions need {shapes}, or a tuple with an array of each part's choices, {list(self.sizes)}"
+        return f"the actions need {shapes}, or a tuple with an array of each part's choices, {list(self.sizes)}"
 
 
 def _path(keys: tuple[Any, ...]) -> str:
@@ -211,9 +222,9 @@ def _zeros(said: Any) -> Any:
     return np.zeros_like(said)
 
 
-def _of_bools(array: NDArray[Any]) -> NDArray[np.bool_]:
+def _of_bools(array: NDArray[Any], name: str) -> NDArray[np.bool_]:
     if array.dtype.kind not in "biuf" or not ((array == 0) | (array == 1)).all():
-        raise Misfit(f"its {MASK} holds other values than 0 and 1")
+        raise Misfit(f"{name} holds other values than 0 and 1")
     return array.astype(np.bool_)
 
 
@@ -299,13 +310,14 @@ def find_mask(
                 "which: --env.mask-form parts, or joint"
             )
         joint = True
+    place = "infos" if source == "info" else "observation_space"
     try:
         form = mask_format(env_id, source, action_space, joint=joint)
         form.refuse_strays(said)
         form.flat(said)
     except Misfit as error:
         raise ConfigError(
-            f"{env_id}: {error}; if it is no mask of actions: --env.mask off"
+            f"{env_id}: in its {place}, {error}; if it is no mask of actions: --env.mask off"
         ) from None
     return source, "joint" if joint else "parts"
 
