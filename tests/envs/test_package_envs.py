@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import minigrid_envs
 import numpy as np
 import pytest
+from gymnasium import spaces
 from rolling import Rolling, random_actions
 from waiting import PATIENCE_SECONDS
 
 import gossamer
+from gossamer.envs.families import layers_of
 from gossamer.envs.interface import interface_from, read_interface
 from gossamer.envs.making import make_gym_env, time_limit
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
+from gossamer.envs.symbols import Symbols
 from gossamer.errors import ConfigError
 from gossamer.spec import Leaf
 
@@ -81,9 +86,87 @@ def test_a_task_of_ones_own_by_minigrids_rules_is_seen_as_it_says() -> None:
     gymnasium.register("MiniGrid-Own-v0", Own)
     try:
         assert make_gym_env("MiniGrid-Own-v0", 0).observation_space["image"].shape == (7, 7, 3)
-        assert read_spec("MiniGrid-Own-v0", EnvConfig()).leaves[1].shape == (147,)
+        spec = read_spec("MiniGrid-Own-v0", EnvConfig())
+        assert spec.leaves[1].shape == (147,)
+        assert "observes image as plain numbers" in spec.remarks[0]
     finally:
         del gymnasium.registry["MiniGrid-Own-v0"]
+
+
+@pytest.mark.parametrize("name", ["door_key", "masked", "at_once"])
+@pytest.mark.parametrize("workers", [None, 1])
+def test_minigrid_behind_a_function_is_seen_as_symbols(name: str, workers: int | None) -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    env_id = f"minigrid_envs:{name}"
+    spec = read_spec(env_id, EnvConfig(mask="auto"), tries=True)
+    assert spec.observed == (
+        Leaf("direction", "discrete", (1,), (4,)),
+        Leaf("image", "vector", (7 * 7 * 21,)),
+    )
+    assert spec.remarks == ()
+    settings = EnvConfig(mask="info" if spec.mask else None, workers=workers)
+    envs = make_vec_env(env_id, num_envs=1, seed=3, settings=settings)
+    obs: Any = envs.start(np.zeros(1, np.int64))
+    assert obs["image"].sum() == 7 * 7 * 3
+    envs.close()
+
+
+def test_an_environment_is_not_changed_by_how_it_is_seen() -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    env = make_gym_env("minigrid_envs:masked", 0)
+    assert type(env.observation_space["image"]) is Symbols
+    (own,) = [layer for layer in layers_of(env) if type(layer).__name__ == "Masked"]
+    assert type(own.observation_space["image"]) is spaces.Box
+
+
+def test_what_may_be_no_symbols_is_seen_as_it_says_and_told() -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    for name, sides in (
+        ("brightened", "(7, 7, 3)"),
+        ("whole", "(5, 5, 3)"),
+        ("inside", "(7, 7, 3)"),
+    ):
+        spec = read_spec(f"minigrid_envs:{name}", EnvConfig(), tries=True)
+        assert spec.leaves[1].shape == ({"whole": 75}.get(name, 147),)
+        (told,) = spec.remarks
+        assert told.startswith(f"minigrid_envs:{name} observes image as plain numbers, because ")
+        assert told.endswith(
+            f"the space gymnasium.spaces.MultiDiscrete(numpy.broadcast_to([11, 6, 4], {sides}))"
+        )
+    for name in ("declared", "pixels"):
+        assert read_spec(f"minigrid_envs:{name}", EnvConfig(), tries=True).remarks == ()
+
+
+def test_what_is_no_symbol_is_refused_by_its_place() -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    says = "entry 0 of 147 is 255, allowed is 0 to 10; an image of other numbers .* needs a space of its own$"
+    with pytest.raises(ConfigError, match=says):
+        read_spec("minigrid_envs:marked", EnvConfig(), tries=True)
+
+
+def test_a_run_of_minigrid_behind_a_function_resumes_is_exported_and_acts(tmp_path: Path) -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    settings: dict[str, Any] = {
+        "run_folder": str(tmp_path / "run"),
+        "total_env_steps": 64,
+        "num_envs": 2,
+        "unroll_length": 8,
+        "algorithm": "a2c",
+        "placement": "inline",
+        "evaluation.every_seconds": 0,
+    }
+    make = partial(gossamer.make_config, "minigrid_envs:door_key")
+    gossamer.train(make(settings), quiet=True)
+    longer = {**settings, "total_env_steps": 128}
+    result = gossamer.train(make(longer), resume=str(tmp_path / "run"), quiet=True)
+    assert result.summary["env_steps"] == 128
+    policy = gossamer.load_policy(result)
+    env = minigrid_envs.door_key()
+    obs, _ = env.reset(seed=1)
+    action, _ = policy.act(obs)
+    assert env.action_space.contains(action)
+    told = read_interface("minigrid_envs:door_key", EnvConfig())[1].observation["leaves"]
+    assert [leaf["layout"] for leaf in told] == ["from_zero", "one_hot"]
 
 
 def test_minigrids_own_time_limit_is_told_and_kept() -> None:

@@ -15,6 +15,7 @@ from gossamer.envs.making import make_gym_env, time_limit
 from gossamer.envs.masks import MASK, AllForbidden
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, draw_actions
+from gossamer.envs.symbols import tiles_in_numbers
 from gossamer.errors import ConfigError
 from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, failed
@@ -165,6 +166,8 @@ def gym_spec(
 
 def _remarks(env_id: str, env: Any, family: Family) -> Iterator[str]:
     """Yield what a user may not expect of such an environment."""
+    if told := tiles_in_numbers(env_id, env):
+        yield told
     if family.uncalled:
         yield (
             f"{env_id} has a method set_task, which is not called; if it is a family of tasks, as set_task(seed) "

@@ -43,7 +43,7 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
     import gymnasium
     from gymnasium.wrappers import TimeLimit
 
-    from gossamer.envs.symbols import with_symbols
+    from gossamer.envs.symbols import shown_with_symbols
 
     module_name, _, name = env_id.rpartition(":")
     if module_name.endswith(".py"):
@@ -69,10 +69,7 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         if name.startswith("Vizdoom"):  # which writes its settings into a file where it runs
             shown["doom_config_path"] = os.devnull
         env = gymnasium.make(name, max_episode_steps=limit, disable_env_checker=True, **shown)
-        if str(registered.entry_point).startswith(
-            "minigrid."
-        ):  # none of somebody else's own symbols
-            env.observation_space = with_symbols(env.observation_space)
+        env = shown_with_symbols(env)
         return env if limit else TimeLimit(env, _own_limit(env) or UNLIMITED_STEPS)
     except gymnasium.error.DependencyNotInstalled as error:
         suite = suite_of(name)
@@ -172,6 +169,8 @@ def _call_maker(
     import gymnasium
     from gymnasium.wrappers import TimeLimit
 
+    from gossamer.envs.symbols import shown_with_symbols
+
     name = env_id.rpartition(":")[2]
     maker = getattr(module, name, None)
     if not callable(maker):
@@ -202,9 +201,10 @@ def _call_maker(
             f"{env_id} returned {type(env).__name__}; it must return a gymnasium.Env and take no "
             f"arguments"
         )
+    shown = shown_with_symbols(env)  # pyright: ignore[reportUnknownArgumentType]
     if max_episode_steps:
-        return TimeLimit(env, max_episode_steps)  # pyright: ignore[reportUnknownArgumentType]
-    return env if time_limit(env) else TimeLimit(env, UNLIMITED_STEPS)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        return TimeLimit(shown, max_episode_steps)
+    return shown if time_limit(shown) else TimeLimit(shown, UNLIMITED_STEPS)
 
 
 def _parameters(maker: Any) -> Mapping[str, inspect.Parameter]:

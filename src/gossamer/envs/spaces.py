@@ -23,6 +23,8 @@ SMALLEST_IMAGE = 36
 """Smaller uint8 arrays are grids of symbols, not pictures; the Nature network needs 36 too."""
 MOST_CHOICES = 65_536
 """Values that all whole numbers of an action have together, of which each has a logit."""
+MOST_TOLD = 8
+"""Whole numbers of an observation that an error shows; of more it names one."""
 MAX_CHANNELS = 32
 """The axis of an image that is at most this long, and shorter than the others, holds the channels."""
 
@@ -361,7 +363,7 @@ def _discrete_format(space: Any, sizes: NDArray[Any], start: NDArray[Any]) -> Ob
     def write(batch: NDArray[Any], i: int, obs: Any) -> None:
         index = declared.array(obs).reshape(-1) - start
         if ((index < 0) | (index >= sizes)).any():
-            raise Misfit(f"it is {obs}, outside {space}")
+            raise _outside(space, obs, index, sizes, start)
         batch[i] = index
 
     numbers = tuple(int(n) for n in sizes)
@@ -374,11 +376,28 @@ def _one_hot_format(space: Any, sizes: NDArray[Any], start: NDArray[Any]) -> Obs
     def write(batch: NDArray[Any], i: int, obs: Any) -> None:
         index = declared.array(obs).reshape(-1) - start
         if ((index < 0) | (index >= sizes)).any():
-            raise Misfit(f"it is {obs}, outside {space}")
+            raise _outside(space, obs, index, sizes, start)
         batch[i] = 0
         batch[i, index + shift] = 1
 
     return ObsFormat((int(sizes.sum()),), "vector", write, "one_hot", declared.shape)
+
+
+def _outside(
+    space: Any, obs: Any, index: NDArray[Any], sizes: NDArray[Any], start: NDArray[Any]
+) -> Misfit:
+    """Return the error of whole numbers that a space does not have; of many the first that is wrong is named."""
+    from gossamer.envs.symbols import Symbols
+
+    if len(sizes) <= MOST_TOLD:
+        return Misfit(f"it is {obs}, outside {space}")
+    wrong = int(((index < 0) | (index >= sizes)).argmax())
+    first, size = int(start[wrong]), int(sizes[wrong])
+    own = "; an image of other numbers than MiniGrid's symbols needs a space of its own"
+    return Misfit(
+        f"entry {wrong} of {len(sizes)} is {int(index[wrong]) + first}, allowed is {first} to {first + size - 1}"
+        + own * isinstance(space, Symbols)
+    )
 
 
 def _box_format(env_id: str, space: Any) -> ObsFormat:
