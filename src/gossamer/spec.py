@@ -177,6 +177,8 @@ class EnvSpec:
     """Each environment is given a task, and episodes differ by it."""
     remarks: tuple[str, ...] = ()
     """What a user may not expect of it, a line each."""
+    observes: tuple[str, ...] = ()
+    """What is observed, in words, array by array, without the mask of actions; empty: frames of Atari."""
     mask_from: Literal["", "observation", "info"] = ""
     """Where it says which actions are allowed; empty: all are, always."""
     mask_form: Literal["", "parts", "joint"] = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import pytest
 from runs import SMALL
 
 from gossamer.config import TrainConfig, make_config
+from gossamer.envs.registry import read_spec
+from gossamer.envs.settings import EnvConfig
 from gossamer.record.checkpoint import Score
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.run.mixing_facts import mixing_facts
 from gossamer.run.summary import summary_of
 from gossamer.run.train import train
-from gossamer.run.wording import ending, mixing_in_words
+from gossamer.run.wording import ending, mixing_in_words, seen_and_done
 
 
 def config(topology: dict[str, Any] | str, size: int, **settings: Any) -> TrainConfig:
@@ -136,3 +139,77 @@ def test_processes_that_take_long_to_make_environments_are_told_of(tmp_path: Pat
     train(make_config("slow_envs:Slow", given), quiet=True)
     log = (tmp_path / "run" / "log.txt").read_text()
     assert "making 4 environments in 2 processes\n" in log
+
+
+@pytest.mark.parametrize(
+    ("env_id", "said"),
+    [
+        ("CartPole-v1", ""),
+        ("Pendulum-v1", ""),
+        ("FrozenLake-v1", ""),
+        ("Taxi-v4", "observes one of 500; acts with one of 6 actions, masked by infos"),
+        ("masked_envs:Switches", ""),
+        (
+            "nested_envs:Vectors",
+            "observes state/position (3 numbers), state/speed (2x2 numbers), time (1 number); acts with one of 3 actions",
+        ),
+        (
+            "nested_envs:Everything",
+            "observes image (40x36x3 pixels), pair/0 (one of 3), pair/1 (2 whole numbers), switches (4 numbers), type (2 "
+            "numbers); acts with one of 3 actions",
+        ),
+        (
+            "masked_envs:Observed",
+            "observes observation (3 numbers); acts with one of 5 actions, masked by the observation",
+        ),
+        (
+            "masked_envs:Parts",
+            "observes 3 numbers; acts with one each of 3, 2, 4 actions, masked by infos",
+        ),
+        (
+            "masked_envs:Combined",
+            "observes 3 numbers; acts with one of 12 combinations of actions, masked by infos",
+        ),
+        (
+            "joint_envs:Joint",
+            "observes 3 numbers; acts with aim (2 real numbers), legs/move (one of 3), switches (2 switches)",
+        ),
+        (
+            "joint_envs:Forbidding",
+            "observes 3 numbers; acts with aim (2 real numbers), legs/move (one of 3), switches (2 switches), choices masked "
+            "by infos",
+        ),
+        (
+            "joint_envs:Pair",
+            "observes 3 numbers; acts with 0 (one of 3), 1 (one each of 2, 3), 2 (one of 4)",
+        ),
+    ],
+)
+def test_what_is_observed_and_how_a_run_acts(env_id: str, said: str) -> None:
+    auto = EnvConfig() if env_id == "masked_envs:Switches" else EnvConfig(mask="auto")
+    assert seen_and_done(read_spec(env_id, auto)) == said
+
+
+def test_of_many_arrays_the_first_are_told() -> None:
+    spec = read_spec("nested_envs:Vectors", EnvConfig())
+    told = seen_and_done(replace(spec, observes=tuple(f"x{i}" for i in range(20))))
+    assert told.startswith("observes x0, ")
+    assert " x11 and 8 more; acts with" in told
+
+
+def test_symbols_are_told() -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    said = seen_and_done(read_spec("minigrid_envs:masked", EnvConfig(mask="auto")))
+    assert said == (
+        "observes direction (one of 4), image (7x7x3 symbols); acts with one of 7 actions, masked by infos"
+    )
+
+
+@pytest.mark.parametrize(("env_id", "lines"), [("CartPole-v1", 0), ("nested_envs:Vectors", 1)])
+def test_first_lines_tell_what_is_observed_where_that_is_several_arrays(
+    env_id: str, lines: int, tmp_path: Path
+) -> None:
+    given = {**SMALL, "num_envs": 2, "total_env_steps": 32, "run_folder": str(tmp_path / "run")}
+    train(make_config(env_id, given), quiet=True)
+    told = (tmp_path / "run" / "log.txt").read_text().splitlines()
+    assert sum(" observes " in line for line in told[:4]) == lines

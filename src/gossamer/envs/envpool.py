@@ -141,6 +141,7 @@ class EnvpoolEnvs(WithoutTasks):
             max_episode_steps=limit,
             action_repeat=protocol.frame_skip if protocol else 1,
             differs="EnvPool draws the seeds of episodes itself",
+            observes=obs.words,
             mask_from="" if self._mask is None else self._mask.source,
             mask_form="" if self._mask is None else "joint" if self._mask.joint else "parts",
         )

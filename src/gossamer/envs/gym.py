@@ -159,6 +159,7 @@ def gym_spec(
         else "",
         family=family.is_one,
         remarks=(*_remarks(env_id, env, family), *unread_masks),
+        observes=obs.words,
         mask_from="" if mask is None else mask.source,
         mask_form="" if mask is None else "joint" if mask.joint else "parts",
     )

@@ -65,6 +65,21 @@ class ObsFormat:
         """What the policy sees."""
         return (Leaf("", self.kind, self.shape, self.sizes),)
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is observed, in words, as the environment returns it."""
+        if self.layout in ("one_hot", "from_zero") and not self.declared:
+            return (f"one of {(self.sizes or self.shape)[0]}",)
+        what = "number"
+        if self.kind == "pixels":
+            what = "pixel"
+        elif self.layout == "one_hot" and len(self.declared) > 1:
+            what = "symbol"
+        elif self.layout in ("one_hot", "from_zero"):
+            what = "whole number"
+        size = "x".join(map(str, self.declared)) or "1"
+        return (f"{size} {what}{'s' * (size != '1')}",)
+
     def empty(self, num_envs: int) -> NDArray[Any]:
         """Allocate a batch [N, *shape]."""
         return np.empty((num_envs, *self.shape), DTYPES[self.kind])
@@ -124,6 +139,11 @@ class NestedFormat:
     def leaves(self) -> tuple[Leaf, ...]:
         """What the policy sees, in the space's order."""
         return tuple(replace(form.leaves[0], name=name) for name, (_, form) in self.parts.items())
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What is observed, in words, array by array."""
+        return tuple(f"{name} ({form.words[0]})" for name, (_, form) in self.parts.items())
 
     def empty(self, num_envs: int) -> dict[str, NDArray[Any]]:
         """Allocate batches [N, *shape]."""

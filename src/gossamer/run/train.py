@@ -472,6 +472,8 @@ class _Session:
         plan, recorder = self.plan, self.recorder
         self.beginning.over()
         recorder.say(self.spec.protocol)
+        if told := wording.seen_and_done(self.spec):
+            recorder.say(told)
         if self.state is None and (told := wording.new_episodes_in_words(self.spec)):
             recorder.say(told)
         for remark in self.spec.remarks:

@@ -15,17 +15,19 @@ from gossamer.run.placements.layout import layout_of
 from gossamer.system.reading import quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from gossamer.config import TrainConfig
     from gossamer.record.folder import RunFolder
-    from gossamer.spec import EnvSpec
+    from gossamer.spec import ActionSpec, EnvSpec
 
 STOPPING = (
     "Saving a checkpoint, then stopping, within {} s. Press Ctrl-C again to quit without saving."
 )
 ENDED_AT_ONCE = "Ended without saving. The run can be resumed from its last checkpoint."
 _TALKING = "topology:gossip, topology:allreduce or topology:diffusion"
+MAX_ITEMS_TOLD = 12
+"""Most arrays of an observation, or parts of an action, to list."""
 MAX_LEARNERS_TOLD = 16
 """Most independent learners to list; of more, the best are listed."""
 
@@ -53,6 +55,39 @@ def env_facts(spec: EnvSpec) -> dict[str, Any]:
         "env_comes_back": spec.exact_resume,
         "env_differs": spec.differs,
     }
+
+
+def seen_and_done(spec: EnvSpec) -> str:
+    """Say what is observed and how the run acts; empty where that is one array, and one action that is never masked."""
+    if spec.sees_one and not spec.action.parts and spec.mask is None:
+        return ""
+    combined = spec.mask_form == "joint"
+    acts = _acted(spec.action, combined=combined) + " actions" * bool(spec.action.choices)
+    if spec.action.parts:
+        acts = _listed([f"{name} ({_acted(part)})" for name, part in spec.action.parts])
+    if spec.mask is not None:
+        by = "infos" if spec.mask_from == "info" else "the observation"
+        acts += f", {'choices ' * bool(spec.action.parts)}masked by {by}"
+    return f"observes {_listed(spec.observes)}; acts with {acts}"
+
+
+def _acted(action: ActionSpec, *, combined: bool = False) -> str:
+    """Say how an action that has no parts is chosen; `combined`: its choices are combinations of several."""
+    count = action.length
+    if action.kind in ("categorical", "multi_categorical") and count == 1:
+        return f"one of {action.sizes[0]}" + " combinations of" * combined
+    if action.kind == "multi_categorical":
+        return f"one each of {_listed(action.sizes)}"
+    what = "switch" if action.kind == "bernoulli" else "real number"
+    plural = "es" if action.kind == "bernoulli" else "s"
+    return f"{count} {what}{plural * (count != 1)}"
+
+
+def _listed(items: Sequence[object]) -> str:
+    """List what there is; of many the first."""
+    more = len(items) - MAX_ITEMS_TOLD
+    shown = ", ".join(map(str, items[:MAX_ITEMS_TOLD]))
+    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def new_episodes_in_words(spec: EnvSpec) -> str:
