@@ -99,6 +99,8 @@ def refuse_large(
             f"{has}; {text}, and trajectories {trajectories / 2**30:,.1f} GiB{left}, or the policy smaller "
             "layers"
         )
+    if torso is not None or config.policy.has_own_code:
+        build_policy(config, spec, copy.deepcopy(torso))  # which tries the layers
     if not parameters or trajectories + network < TOLD_BYTES:
         return []
     return [

@@ -20,11 +20,11 @@ from gossamer.ops.distributions import (
     make_distribution,
 )
 from gossamer.policies.core import Core
-from gossamer.policies.encoders import Encoders, refuse_encoders, seen_leaves
+from gossamer.policies.encoders import Encoders, refuse_encoders, seen_leaves, zero_leaf
 from gossamer.policies.layers import linear
 from gossamer.policies.moments import Moments
 from gossamer.policies.normalizer import Normalizer
-from gossamer.policies.torsos import MLP, make_torso, own_torso
+from gossamer.policies.torsos import MLP, make_torso, own_torso, tried
 from gossamer.spec import leaves_of, map_obs
 from gossamer.types import PolicyOutput
 
@@ -76,7 +76,11 @@ class ActorCritic(nn.Module):
         seen = seen_leaves(spec.leaves, config)
         self._seen = tuple(leaf.name for leaf in seen)
         self.pixels = any(leaf.kind == "pixels" for leaf in seen)
-        self.torso = torso if torso is not None else _torso(spec, config, generator)
+        self.torso = (
+            _torso(spec, config, generator)
+            if torso is None
+            else tried(torso, "torso must be", "torso", _zero_rows(spec))
+        )
         size = int(self.torso.feature_size)  # type: ignore[arg-type]
         past_size = config.last_reward + config.last_action * spec.action.encoded_size
         size += past_size
@@ -364,8 +368,14 @@ def _torso(spec: EnvSpec, config: PolicyConfig, generator: torch.Generator | Non
     if spec.sees_one and len(seen_leaves(spec.leaves, config)) == 1:
         return make_torso(config, spec.obs_shape, generator)
     if ":" in config.torso:
-        return own_torso(config.torso, {leaf.name: leaf.shape for leaf in spec.observed}, generator)
+        return own_torso(config.torso, _zero_rows(spec), generator)
     return Encoders(spec.leaves, config, generator)
+
+
+def _zero_rows(spec: EnvSpec) -> Obs[Tensor]:
+    """Return two observations of zeros, as a torso that sees all of them is given them."""
+    rows = {leaf.name: zero_leaf(leaf) for leaf in spec.observed}
+    return rows[""] if spec.sees_one else rows
 
 
 def _is_mlp(torso: nn.Module) -> bool:
