@@ -74,6 +74,7 @@ ELSEWHERE = {
     "core": ("rnn_type",),
     "core_size": ("rnn_size", "lstm_cell_size", "lstm_hidden_size", "hidden_size"),
     "core_layers": ("rnn_num_layers", "n_lstm_layers", "num_lstm_layers"),
+    "head_sizes": ("decoder_mlp_layers",),
     "init_log_std": ("log_std_init",),
     "squash": ("squash_output",),
     "normalize_obs": ("norm_obs", "normalize_input", "normalize_observations"),

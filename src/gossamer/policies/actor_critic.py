@@ -85,7 +85,13 @@ class ActorCritic(nn.Module):
         past_size = config.last_reward + config.last_action * spec.action.encoded_size
         size += past_size
         self.core = Core(config, size, generator)
-        size = self.core.output_size
+        self.decoder = None
+        if config.head_sizes:
+            decoded = self.core.output_size + size
+            self.decoder = MLP(decoded, config.head_sizes, config.activation, generator)
+            size = self.decoder.feature_size
+        else:
+            size = self.core.output_size
         self.action_head = linear(size, spec.action.num_outputs, 0.01, generator)
         num_gaussian, log_std = spec.action.num_gaussian, config.init_log_std
         if log_std == "auto":
@@ -151,7 +157,10 @@ class ActorCritic(nn.Module):
                 features = torch.cat([features, past], dim=-1)
                 if value_features is not None:
                     value_features = torch.cat([value_features, past], dim=-1)
+            seen = features
             features, core_state = self.core(features, starts, core_state)
+            if self.decoder is not None:
+                features = self.decoder(torch.cat([features, seen], dim=-1))
             outputs = self.action_head(features)
             params = self._params(outputs, None if allowed is None else allowed.flatten(0, 1))
             value = self.value_head(features if value_features is None else value_features)
@@ -199,6 +208,11 @@ class ActorCritic(nn.Module):
     def device(self) -> torch.device:
         """Device of the parameters."""
         return self.value_mean.device
+
+    @property
+    def feature_size(self) -> int:
+        """F, of the last hidden layer."""
+        return self.action_head.in_features
 
     @property
     def normalizers(self) -> dict[str, Normalizer]:
@@ -403,6 +417,12 @@ def _ends(part: ActionSpec, name: Literal["low", "high"]) -> tuple[float, ...]:
 
 
 def _check(spec: EnvSpec, config: PolicyConfig) -> None:
+    if config.head_sizes and config.core == "none":
+        sizes = " ".join(map(str, config.head_sizes))
+        raise ConfigError(
+            f"policy.head_sizes is {sizes}, but there is no recurrent core before them; use --policy.hidden-sizes {sizes}, "
+            "or --policy.core lstm"
+        )
     if not config.squash:
         return
     bounds = [x for part in spec.action.each for x in (*part.low, *part.high)]
