@@ -75,6 +75,7 @@ ELSEWHERE = {
     "core": ("rnn_type",),
     "core_size": ("rnn_size", "lstm_cell_size", "lstm_hidden_size", "hidden_size"),
     "core_layers": ("rnn_num_layers", "n_lstm_layers", "num_lstm_layers"),
+    "head_sizes": ("decoder_mlp_layers",),
     "init_log_std": ("log_std_init",),
     "squash": ("squash_output",),
     "normalize_obs": ("norm_obs", "normalize_input", "normalize_observations"),
@@ -175,7 +176,7 @@ EXPLAINED = {
         "a time limit is always a truncation, from which values are bootstrapped"
     ),
     ("use_gae",): "returns are always lambda-returns; without GAE is {algorithm.trace_lambda} 1",
-    ("use_rnn", "use_lstm", "recurrent", "recurrent_policy"): (
+    ("use_rnn", "use_lstm", "lstm", "gru", "rnn", "recurrent", "recurrent_policy"): (
         "{policy.core} gru and {policy.core} lstm make a policy recurrent"
     ),
     ("recurrence", "max_seq_len", "seq_len", "bptt_horizon"): (
@@ -188,6 +189,12 @@ EXPLAINED = {
         "{policy.separate_value} is the opposite: true gives the value layers of its own"
     ),
     ("ortho_init", "policy_initialization"): "weights always begin orthogonal",
+    ("action_mask", "action_masks", "use_action_mask", "action_masking"): (
+        "masks that are observed or in infos are read by themselves; {env.mask} says where from, or off"
+    ),
+    ("policy.name",): (
+        "the network follows from what is observed, Dicts included; {policy.torso} and {policy.core} lstm change it"
+    ),
     ("policy_kwargs", "model_config", "features_extractor_kwargs"): (
         "each part of the network has a setting, such as {policy.hidden_sizes}, {policy.activation} and {policy.torso}"
     ),
@@ -290,10 +297,13 @@ def unknown_setting(
     path, dot, last = with_any(name, names).rpartition(".")
     refused = f"{layer.shown(name)} is not a setting"
     for others, text in EXPLAINED.items():
-        if last in others:
+        if last in others or name in others:
             return ConfigError(f"{refused}; {_in_names_of(layer, text)}")
+    open_paths = {one.partition(f".{ANY}")[0] for one in names if f".{ANY}" in one}
     names = [one for one in names if not one.endswith(f".{ANY}")]  # which is no word
     meant = nearest(path + dot + _ours(path, last), names)
+    if meant is None and (open_path := near(path, open_paths, 0.85)):
+        meant = f"{open_path}.{last}"
     # Who turns a switch off under another name must not be told to turn ours on.
     if meant is None and (theirs := last.removeprefix("no_")) != (ours := _ours(path, theirs)):
         off = nearest(path + dot + ours, names)
