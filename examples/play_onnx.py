@@ -74,8 +74,12 @@ class Policy:
         arrays: dict[str, Any] = {}
         for one in about.get("leaves", [about]):
             array = obs
-            for key in one.get("keys", []):
-                array = array[key]
+            try:
+                for key in one.get("keys", []):
+                    array = array[key]
+            except (KeyError, IndexError, TypeError):
+                path = "/".join(map(str, one["keys"]))
+                raise ValueError(f"the observation has no {path}; it is {obs!r:.100}") from None
             name = one.get("input", "obs")
             dtype = self.about["inputs"][name]["dtype"]
             arrays[name] = self._lay_out(np.asarray(array), one, dtype)[None]

@@ -83,6 +83,21 @@ ONE = {"from": "info", "key": "action_mask", "form": "parts", "sizes": [2, 3]}
 OF_PARTS = {**ONE, "parts": [{"keys": ["kind"], "sizes": [2]}, {"keys": ["pair", 0], "sizes": [3]}]}
 
 
+def test_an_observation_without_an_array_is_refused_by_an_exported_policy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    policy = importlib.import_module("play_onnx").Policy
+    policy = policy.__new__(policy)
+    leaf = {"input": "obs/state/speed", "keys": ["state", "speed"], "layout": "reshape"}
+    policy.about = {"observation": {"leaves": [leaf]}, "inputs": {"obs/state/speed": {}}}
+    policy.reset()
+    for obs in ([1.0, 2.0], {"state": {"place": 1.0}}, {}):
+        with pytest.raises(ValueError, match="the observation has no state/speed; it is"):
+            policy(obs, {})
+
+
 @pytest.mark.parametrize(
     ("about", "mask", "says"),
     [
@@ -203,7 +218,12 @@ def test_actions_are_sampled_when_asked(address: str) -> None:
 
 
 def test_a_wrong_request_is_told_why(address: str) -> None:
-    for asked, word in ((b"", "bytes"), (b"[", "Expecting"), (b'{"obs": [1]}', "reshape")):
+    for asked, word in (
+        (b"", "bytes"),
+        (b"[", "Expecting"),
+        (b'{"obs": [1]}', "reshape"),
+        (b'{"observation": [1]}', "a request needs obs; it has observation"),
+    ):
         request = urllib.request.Request(address, asked, method="POST")
         with pytest.raises(urllib.error.HTTPError) as raised:
             urllib.request.urlopen(request, timeout=PATIENCE_SECONDS)
