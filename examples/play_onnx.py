@@ -55,7 +55,7 @@ class Policy:
         """Return the outputs for an observation of the environment and the info beside it."""
         inputs = self._before | self._seen(obs)
         if "mask" in self.about:
-            inputs["mask"] = self._allowed(obs, info)[None]
+            inputs["mask"] = self.allowed(obs, info)[None]
         outputs = dict(zip(self._names, self._session.run(None, inputs), strict=True))
         # What a step is given of the one before; the reward comes from the environment.
         self._before |= {name: outputs[to] for name, to in self.about["carry"].items()}
@@ -74,20 +74,29 @@ class Policy:
         arrays: dict[str, Any] = {}
         for one in about.get("leaves", [about]):
             array = obs
-            for key in one.get("keys", []):
-                array = array[key]
+            try:
+                for key in one.get("keys", []):
+                    array = array[key]
+            except (KeyError, IndexError, TypeError):
+                path = "/".join(map(str, one["keys"]))
+                raise ValueError(f"the observation has no {path}; it is {obs!r:.100}") from None
             name = one.get("input", "obs")
             dtype = self.about["inputs"][name]["dtype"]
             arrays[name] = self._lay_out(np.asarray(array), one, dtype)[None]
         return arrays
 
-    def _allowed(self, obs: Any, info: Any) -> Any:
+    def allowed(self, obs: Any, info: Any) -> Any:
         """Return which actions are allowed, as one row: an environment may say it of each part of an action."""
         about = self.about["mask"]
-        said = (obs if about["from"] == "observation" else info)[about["key"]]
+        held = obs if about["from"] == "observation" else info
+        if about["key"] not in held:
+            raise ValueError(f"there is no mask of actions: {about['from']}[{about['key']!r}]")
+        said = held[about["key"]]
         if "parts" not in about:
-            return self._row(said)
+            joint = about["form"] == "joint"
+            return _row_of(said, [int(np.prod(about["sizes"]))] if joint else about["sizes"])
         rows: list[Any] = []
+        known = False
         for part in about["parts"]:
             one: Any = said
             try:
@@ -95,13 +104,14 @@ class Policy:
                     one = one[key]
             except (KeyError, IndexError, TypeError):
                 one = None  # of a part without a mask all is allowed
-            rows.append(np.ones(sum(part["sizes"]), bool) if one is None else self._row(one))
+            known = known or one is not None
+            rows.append(
+                np.ones(sum(part["sizes"]), bool) if one is None else _row_of(one, part["sizes"])
+            )
+        if not known:
+            parts = ", ".join("/".join(map(str, part["keys"])) for part in about["parts"])
+            raise ValueError(f"the mask is of no part of an action; the parts are {parts}")
         return np.concatenate(rows)
-
-    @staticmethod
-    def _row(said: Any) -> Any:
-        """Return a mask of one array, or of one for each choice, as a row."""
-        return np.concatenate([np.ravel(one) for one in said]).astype(bool)
 
     def action_of(self, outputs: dict[str, Any]) -> Any:
         """Return what the environment takes: one array [1, ...], or a Dict or Tuple of some."""
@@ -142,6 +152,17 @@ class Policy:
         if about["layout"] in ("channels_first", "frames_channels_first"):
             obs = np.moveaxis(obs, -1, -3)
         return obs.astype(dtype).reshape(about["policy_shape"])
+
+
+def _row_of(said: Any, sizes: list[int]) -> Any:
+    """Return a mask of one array, or of one for each choice, as a row; of each choice something has to be allowed."""
+    row = np.concatenate([np.ravel(one) for one in said]).astype(bool)
+    if len(row) != sum(sizes):
+        raise ValueError(f"the mask has {len(row)} numbers, it must have {sum(sizes)}")
+    for choice in np.split(row, np.cumsum(sizes)[:-1]):
+        if not choice.any():
+            raise ValueError(f"the mask allows none of {len(choice)} choices")
+    return row
 
 
 def _with_tuples(held: Any) -> Any:

@@ -49,6 +49,8 @@ class PolicyServer(ThreadingHTTPServer):
         """Return the action and value for what a client has posted."""
         with self.turn:
             policy = self.policy_of(asked)
+            if "obs" not in asked:
+                raise ValueError(f"a request needs obs; it has {', '.join(asked) or 'nothing'}")
             policy.hear(float(asked.get("reward", 0.0)))
             outputs = policy(asked["obs"], asked.get("info", {}))
             sampled = asked.get("sample", False)

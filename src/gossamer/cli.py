@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 the run failed, 2 user's mistake."""
     if argv is not None:
         return _main(list(argv))
+    # Before numpy is imported: simulators that use it would otherwise start a thread for each core in every operation.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     words = sys.argv[1:]
     # For hours, whoever reads on.
     trains = words[:1] in (["train"], ["sweep"]) and TELLS.isdisjoint(words)

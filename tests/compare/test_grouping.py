@@ -59,6 +59,11 @@ def test_what_somebody_chose_names_a_group() -> None:
     assert group_by_settings(runs, chosen={"omega"}).by == ("omega",)
 
 
+def test_how_many_learners_there_are_names_a_group_before_what_each_has() -> None:
+    runs = [settings(num_envs=x, num_learners=y) for x, y in ((16, 1), (4, 4))]
+    assert group_by_settings(runs, chosen={"num_envs", "num_learners"}).by == ("num_learners",)
+
+
 def test_a_name_that_has_become_needless_is_dropped() -> None:
     runs = [settings(a=x, b=y, c=z) for x, y, z in ((1, 1, 1), (1, 2, 2), (2, 1, 3), (2, 2, 4))]
     found = group_by_settings(runs, chosen={"a"})

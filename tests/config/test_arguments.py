@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from itertools import chain, permutations
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,9 +15,6 @@ from gossamer.config import TrainConfig, parse_train, resolve
 from gossamer.config.suggestions import ELSEWHERE
 from gossamer.config.tree import names_of
 from gossamer.errors import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def typed(*words: str) -> Any:
@@ -345,3 +343,20 @@ def test_replays_are_learnt_from_by_an_algorithm_that_can(words: list[str], algo
 def test_what_is_no_option_is_refused_with_no_wrong_hint(word: str) -> None:
     with pytest.raises(ConfigError, match="is not a setting; gossamer train --help-all"):
         parse_train(["CartPole-v1", word])
+
+
+def test_a_command_that_names_its_folder_twice_begins_the_run_or_resumes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["CartPole-v1", "--run-folder", "runs/one", "--resume", f"{tmp_path}/runs/../runs/one/"]
+    first = parse_train([*words, "--trust"])
+    assert (first.resume, first.settings["run_folder"], first.trust) == (None, "runs/one", False)
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "config.json").touch()
+    again = parse_train([*words, "--trust"])
+    assert "run_folder" not in again.settings
+    assert Path(str(again.resume)) == tmp_path / "runs" / ".." / "runs" / "one"
+    assert again.trust
+    with pytest.raises(ConfigError, match="give both the same folder"):
+        parse_train(["CartPole-v1", "--run-folder", "other", "--resume", "runs/one"])

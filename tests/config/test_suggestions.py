@@ -144,10 +144,19 @@ def test_another_name_leads_to_ours(theirs: str, ours: str) -> None:
         ("save_freq", "--checkpoint-every-seconds"),
         ("reward_scale", "--algorithm.value-norm"),
         ("vf_share_layers", "--policy.separate-value"),
+        ("policy", "--policy.torso"),
+        ("policy.lstm", "--policy.core lstm"),
+        ("env.action-mask", "--env.mask"),
     ],
 )
 def test_where_no_setting_is_its_equal_a_line_says_what_is(theirs: str, says: str) -> None:
     assert says in refusal(f"--{theirs}", "1").partition(" is not a setting; ")[2]
+
+
+def test_a_path_that_is_nearly_right_is_corrected() -> None:
+    assert refusal("--policy.encoder.image", "a3c").endswith(
+        "did you mean --policy.encoders.image?"
+    )
 
 
 def test_a_switch_that_is_turned_off_is_not_suggested_on() -> None:

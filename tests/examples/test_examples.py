@@ -79,6 +79,57 @@ def test_the_own_environment_trains_with_its_mask(
     assert chosen[-1] == 6
 
 
+ONE = {"from": "info", "key": "action_mask", "form": "parts", "sizes": [2, 3]}
+OF_PARTS = {**ONE, "parts": [{"keys": ["kind"], "sizes": [2]}, {"keys": ["pair", 0], "sizes": [3]}]}
+
+
+def test_an_observation_without_an_array_is_refused_by_an_exported_policy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    policy = importlib.import_module("play_onnx").Policy
+    policy = policy.__new__(policy)
+    leaf = {"input": "obs/state/speed", "keys": ["state", "speed"], "layout": "reshape"}
+    policy.about = {"observation": {"leaves": [leaf]}, "inputs": {"obs/state/speed": {}}}
+    policy.reset()
+    for obs in ([1.0, 2.0], {"state": {"place": 1.0}}, {}):
+        with pytest.raises(ValueError, match="the observation has no state/speed; it is"):
+            policy(obs, {})
+
+
+@pytest.mark.parametrize(
+    ("about", "mask", "says"),
+    [
+        (ONE, [1, 0, 0, 0, 1], [1, 0, 0, 0, 1]),
+        (ONE, [[1, 0], [0, 1, 1]], [1, 0, 0, 1, 1]),
+        (ONE, [1, 0, 0, 0, 0], "allows none of 3 choices"),
+        (ONE, [1, 0, 1], "has 3 numbers, it must have 5"),
+        ({**ONE, "form": "joint"}, [[0, 0, 0], [0, 1, 0]], [0, 0, 0, 0, 1, 0]),
+        ({**ONE, "form": "joint"}, [[0, 0, 0], [0, 0, 0]], "allows none of 6 choices"),
+        (OF_PARTS, {"kind": [0, 1]}, [0, 1, 1, 1, 1]),
+        (OF_PARTS, {"pair": ([0, 0, 1],)}, [1, 1, 0, 0, 1]),
+        (OF_PARTS, {"kind": [0, 0]}, "allows none of 2 choices"),
+        (OF_PARTS, {"knid": [0, 1]}, "no part of an action; the parts are kind, pair/0"),
+        (ONE, None, r"info\['action_mask'\]"),
+    ],
+)
+def test_masks_that_do_not_fit_an_exported_policy_are_refused(
+    about: dict[str, Any], mask: Any, says: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    policy = importlib.import_module("play_onnx").Policy
+    policy = policy.__new__(policy)  # without a file
+    policy.about = {"mask": about}
+    info = {} if mask is None else {"action_mask": mask}
+    if isinstance(says, list):
+        assert policy.allowed([], info).tolist() == says
+        return
+    with pytest.raises(ValueError, match=says):
+        policy.allowed([], info)
+
+
 @pytest.fixture(scope="module")
 def recurrent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an exported policy with a memory, beside the folder of its run."""
@@ -167,7 +218,12 @@ def test_actions_are_sampled_when_asked(address: str) -> None:
 
 
 def test_a_wrong_request_is_told_why(address: str) -> None:
-    for asked, word in ((b"", "bytes"), (b"[", "Expecting"), (b'{"obs": [1]}', "reshape")):
+    for asked, word in (
+        (b"", "bytes"),
+        (b"[", "Expecting"),
+        (b'{"obs": [1]}', "reshape"),
+        (b'{"observation": [1]}', "a request needs obs; it has observation"),
+    ):
         request = urllib.request.Request(address, asked, method="POST")
         with pytest.raises(urllib.error.HTTPError) as raised:
             urllib.request.urlopen(request, timeout=PATIENCE_SECONDS)

@@ -39,7 +39,7 @@ TORSOS = {"mlp": VECTOR, "nature": PIXELS, "impala": PIXELS, "a3c": PIXELS, "eli
 CORES = {
     "none": {},
     "lstm": {"core": "lstm", "core_size": 6},
-    "gru": {"core": "gru", "core_size": 6},
+    "gru": {"core": "gru", "core_size": 6, "head_sizes": (5,)},
 }
 PAST = {"last_action": True, "last_reward": True}
 CASES: list[Any] = [

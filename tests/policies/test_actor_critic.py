@@ -99,8 +99,10 @@ def test_automatic_initial_noise_has_one_size_for_any_number_of_components():
 @pytest.mark.parametrize("layers", [1, 2])
 def test_one_call_equals_row_by_row_with_state_cleared_at_starts(core, layers):
     spec = spec_of()
+    past = {"last_action": True, "last_reward": True}
+    heads = (6,) if core != "none" and layers == 2 else ()
     policy = small_policy(
-        spec, core=core, core_size=5, core_layers=layers, last_action=True, last_reward=True
+        spec, core=core, core_size=5, core_layers=layers, head_sizes=heads, **past
     )
     parts = {"none": 0, "gru": 1, "lstm": 2}[core]
     assert policy.core_units == parts * layers * 5
@@ -125,6 +127,25 @@ def test_one_call_equals_row_by_row_with_state_cleared_at_starts(core, layers):
             torch.testing.assert_close(out.action_params[0, 0], whole.action_params[t, i])
             torch.testing.assert_close(out.value[0, 0], whole.value[t, i])
         torch.testing.assert_close(now[:, 0], whole.core_state[:, i])
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_layers_of_the_heads_see_the_core_and_what_it_sees(core):
+    spec = spec_of()
+    policy = small_policy(spec, core=core, core_size=5, head_sizes=(7, 6), last_reward=True)
+    obs, starts, state, _, reward = rows(spec, 4, 3, core_units=policy.core_units)
+    out = policy(obs, starts, state, None, reward)
+    past = (reward.clamp(-1.0, 1.0) * ~starts).flatten()
+    seen = torch.cat([policy.torso(obs.flatten(0, 1)), past[:, None]], dim=1)
+    x = torch.cat([policy.core(seen, starts, state)[0], seen], dim=1)
+    layers = list(policy.decoder.parameters())
+    for weight, bias in zip(layers[::2], layers[1::2], strict=True):
+        x = torch.tanh(x @ weight.T + bias)
+    torch.testing.assert_close(out.features.flatten(0, 1), x)
+    assert policy.feature_size == x.shape[1] == 6
+    value = x @ policy.value_head.weight.T + policy.value_head.bias
+    torch.testing.assert_close(out.value.flatten(), value.flatten())
+    assert {name.split(".")[0] for name, _ in policy.named_parameters()} >= {"core", "decoder"}
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
@@ -395,6 +416,13 @@ def test_noise_without_correlation_is_drawn_anew():
         one, other = (torch.Generator().manual_seed(5) for _ in range(2))
         plain = made.distribution(params).sample(other)
         assert torch.equal(made.sample(params, one, None), plain)
+
+
+def test_layers_of_the_heads_need_a_core():
+    with pytest.raises(
+        ConfigError, match=r"no recurrent core before them; use --policy\.hidden-sizes 8 8, or"
+    ):
+        small_policy(head_sizes=(8, 8))
 
 
 def test_torsos_that_do_not_fit_are_refused():

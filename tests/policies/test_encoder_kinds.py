@@ -15,6 +15,7 @@ from core_fakes import DISCRETE, spec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from seen_leaves import ask, observe, seeded
+from torch import nn
 
 from gossamer.envs.spaces import obs_format
 from gossamer.errors import ConfigError
@@ -331,6 +332,11 @@ REFUSED: list[tuple[PolicyConfig, tuple[Leaf, ...], str]] = [
     (chosen(image="none"), (replace(IMAGE, name=""), MASK), "observes one array"),
     (replace(chosen(image="nature"), torso="own_encoders:Keeps"), (IMAGE, VECTOR), "policy.torso is own_encoders:Keeps, which is given all that is observed; leave one of the two out"),
     (chosen(image="own_encoders:Missing"), (IMAGE, VECTOR), "own_encoders:Missing is not a torso"),
+    (chosen(image="own_encoders:Boasts"), (IMAGE, VECTOR), "own_encoders:Boasts has feature_size 9, but returns [2, 5] for 2 observations; it must return [2, 9]"),
+    (chosen(numbers="own_encoders:OfFloats"), (NUMBERS, VECTOR), "own_encoders:OfFloats fails on [N, 2] of int64: RuntimeError"),
+    (chosen(action_mask="own_encoders:OfFloats"), (MASK, VECTOR), "own_encoders:OfFloats fails on [N, 3] of bool: RuntimeError"),
+    (replace(SMALL, torso="own_encoders:OfFloats"), (IMAGE, VECTOR), "own_encoders:OfFloats fails on {image: [N, 3, 40, 36], state/speed: [N, 4]} of float32: AttributeError"),
+    (chosen(numbers="nature"), (replace(NUMBERS, shape=(1,), sizes=(7,)),), "numbers is 1 whole number of 7 values; allowed"),
 ]  # fmt: skip
 
 
@@ -342,6 +348,39 @@ def test_what_does_not_fit_is_refused(
         policy_of(config, *leaves)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_torso_from_a_program_is_tried_too() -> None:
+    with pytest.raises(ConfigError, match=r"torso must be a torch\.nn\.Module that maps"):
+        ActorCritic(spec_with(VECTOR), SMALL, torso=nn.Linear(4, 4))
+    with pytest.raises(ConfigError, match=r"torso has feature_size 9, but returns \[2, 5\]"):
+        ActorCritic(spec_with(replace(VECTOR, name="")), SMALL, torso=own_encoders.Boasts((4,)))
+
+
+def test_trying_a_torso_leaves_it_and_torchs_stream_as_they_were() -> None:
+    torso = own_encoders.Normalises((4,))
+    held = {name: x.clone() for name, x in torso.state_dict().items()}
+    state = torch.get_rng_state()
+    policy = ActorCritic(
+        spec_with(replace(VECTOR, name="")), SMALL, torso=torso, generator=seeded()
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+    assert policy.torso is torso
+    assert torso.training
+    assert torso.norm.training
+    assert not torso.frozen.training
+    assert all(torch.equal(x, held[name]) for name, x in torso.state_dict().items())
+
+
+def test_a_residual_network_beside_numbers_begins_small() -> None:
+    image = replace(IMAGE, shape=(3, 64, 64))
+    config, pixels = chosen(image="impala"), torch.randn((8, 3, 64, 64), generator=seeded())
+    beside = Encoders((image, VECTOR), config, seeded()).images["/image"]
+    alone = Encoders((image,), config, seeded()).images["/image"]
+    assert beside(pixels).std() < 0.5 * alone(pixels).std()
+    bare = policy_of(replace(SMALL, torso="impala"), replace(image, name="")).torso
+    pairs = zip(alone.parameters(), bare.parameters(), strict=True)
+    assert all(torch.equal(x, y) for x, y in pairs), "alone it begins as it is published"
 
 
 def test_a_torso_of_the_users_own_has_no_encoders() -> None:

@@ -95,6 +95,8 @@ def test_steps_are_replayed_as_they_are_called_and_act_as_on_a_cpu(ways, torso, 
     more = {"torso": torso, "last_reward": past, "last_action": past}
     if action in ("gaussian", "joint") and past:
         more["noise_correlation"] = 0.5
+    if core != "none" and past:
+        more["head_sizes"] = (12,)
     runs = []
     for graphs in ways():
         policy = policy_of(spec_of(ACTIONS[action], TORSOS[torso]), core, **more)

@@ -87,6 +87,8 @@ def rated(optimizer, learning_rate=1e-4):
 def policy_of(torso, core, action, value_norm):
     settings = {"torso": torso, "fc_size": 16, "hidden_sizes": (16,), "core": core, "core_size": 8}
     past = {"last_reward": core != "none", "last_action": core != "none"}
+    if core == "gru":
+        settings["head_sizes"] = (12,)
     spec = spec_of(ACTIONS[action], TORSOS[torso])
     return small_policy(spec, normalize_obs=True, value_norm=value_norm, **settings, **past)
 

@@ -116,3 +116,22 @@ def test_a_clock_that_jumps_ends_nothing(tmp_path: Path, monkeypatch: pytest.Mon
         quiet=True,
     )
     assert result.summary["exit_reason"] == "done: total_env_steps reached"
+
+
+def test_numpy_of_a_simulator_has_one_thread_unless_the_user_says(tmp_path: Path) -> None:
+    (tmp_path / "told_envs.py").write_text(
+        "import os, gymnasium\n"
+        "def make():\n"
+        "    print('threads', os.environ['OPENBLAS_NUM_THREADS'], flush=True)\n"
+        "    return gymnasium.make('CartPole-v1')\n"
+    )
+    words = ["train", "told_envs:make", "--total-env-steps=16", "--placement=inline", *TINY]
+    environment = {k: x for k, x in os.environ.items() if k != "OPENBLAS_NUM_THREADS"}
+    for said in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-m", "gossamer", *words, f"--run-folder=run{said}"],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
+            check=True,
+        )  # fmt: skip
+        assert f"threads {said}" in done.stdout + done.stderr
+        environment["OPENBLAS_NUM_THREADS"] = "2"

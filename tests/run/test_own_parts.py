@@ -43,6 +43,17 @@ def policy_of(run: str) -> list[torch.Tensor]:
     return list(load_policy(run).state_dict().values())
 
 
+def test_an_algorithm_in_passes_learns_and_resumes_exactly(folder: Path) -> None:
+    words = [*SMALL, "algorithm:my_parts:InPasses", "--optimizer.learning-rate", "3e-3", "--placement=inline"]  # fmt: skip
+    for run, steps in (("one", 6_000), ("two", 3_000)):
+        done = gossamer("train", *words, "--run-folder", run, "--total-env-steps", str(steps))
+        assert done.returncode == 0, done.stderr
+    assert gossamer("train", "--resume", "two", "--total-env-steps", "6000").returncode == 0
+    assert all(map(torch.equal, policy_of("one"), policy_of("two")))
+    rows = [json.loads(x) for x in (folder / "one" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["return_mean_100"] > 1.5 * rows[0]["return_mean_100"]
+
+
 @pytest.mark.parametrize("placement", ["inline", "local"])
 def test_an_algorithm_trains_resumes_exactly_and_is_evaluated(folder: Path, placement: str) -> None:
     words = [*SMALL, LOSS, "--algorithm.temperature", "0.5", "--placement", placement, "--lag", "1"]

@@ -178,3 +178,10 @@ def test_a_policy_is_the_network_too(tmp_path: Path) -> None:
     out = policy(rows, starts, policy.initial_state(2))
     assert out.action_params.shape == (3, 2, 2)
     assert isinstance(policy, torch.nn.Module)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_number_that_is_not_finite_is_refused(tmp_path: Path, bad: float) -> None:
+    policy = gossamer.load_policy(trained(tmp_path, "Edge", total_env_steps=64))
+    with pytest.raises(ValueError, match=f"observation is {bad}; it must be a finite number"):
+        policy.act(np.array([0.5, bad], np.float32))

@@ -22,3 +22,39 @@ class Keeps(nn.Module):
     def forward(self, x: Any) -> torch.Tensor:
         self.saw = x
         return self.layer(x.flatten(1).to(self.layer.weight.dtype))
+
+
+class Boasts(Keeps):
+    """Says that it has more features than it returns."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__(shape)
+        self.feature_size = 9
+
+
+class OfFloats(nn.Module):
+    """A layer that takes real numbers in one array alone."""
+
+    feature_size = 5
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__()
+        self.layer = nn.Linear(math.prod(shape) if isinstance(shape, tuple) else 1, 5)
+
+    def forward(self, x: Any) -> torch.Tensor:
+        return self.layer(x.flatten(1))
+
+
+class Normalises(nn.Module):
+    """Has running statistics, a part that draws, and one that is not trained."""
+
+    feature_size = 5
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(math.prod(shape))
+        self.layer, self.drop = nn.Linear(math.prod(shape), 5), nn.Dropout()
+        self.frozen = nn.BatchNorm1d(5).eval()
+
+    def forward(self, x: Any) -> torch.Tensor:
+        return self.frozen(self.drop(self.layer(self.norm(x.flatten(1)))))

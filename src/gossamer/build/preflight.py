@@ -99,6 +99,8 @@ def refuse_large(
             f"{has}; {text}, and trajectories {trajectories / 2**30:,.1f} GiB{left}, or the policy smaller "
             "layers"
         )
+    if torso is not None or config.policy.has_own_code:
+        build_policy(config, spec, copy.deepcopy(torso))  # which tries the layers
     if not parameters or trajectories + network < TOLD_BYTES:
         return []
     return [
@@ -122,6 +124,7 @@ def _network_size(config: TrainConfig, spec: EnvSpec, torso: nn.Module | None) -
     """Return parameters and bytes of a network, without making it; zeros for one of the usual size."""
     policy = config.policy
     inside = [*policy.hidden_sizes, policy.fc_size, policy.core_size, policy.join_size]
+    inside += policy.head_sizes
     for own in policy.encoders.values():
         inside += [*own.hidden_sizes, own.fc_size, own.embedding_size]
     outside = max(spec.obs_numbers, spec.action.num_params)

@@ -111,7 +111,7 @@ def layout_of(
     config: TrainConfig, spec: EnvSpec, settings: Selector, policy: ActorCritic
 ) -> Layout:
     """Return what a replay stores of a column."""
-    features = policy.core.output_size * settings.stores_features
+    features = policy.feature_size * settings.stores_features
     return Layout(spec, config.unroll_length, policy.core_units, features)
 
 

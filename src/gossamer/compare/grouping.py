@@ -137,7 +137,10 @@ def _telling(
         return len({*keys})
 
     # Kinds come first, as they bring their own settings along; then what somebody chose.
-    order = sorted(differing, key=lambda x: (not x.endswith("name"), x not in chosen, x))
+    # Of those, how many learners there are says more than what each has.
+    order = sorted(
+        differing, key=lambda x: (not x.endswith("name"), x not in chosen, x != "num_learners", x)
+    )
     names = [x for x in KINDS if x in differing]
     whole = parts(differing)
     for name in order:

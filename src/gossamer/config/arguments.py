@@ -8,6 +8,7 @@ import typing
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -61,7 +62,8 @@ class Options:
     config: tuple[Annotated[str, Meta(title="NAME")], ...] = ()
     """presets (see gossamer list) or .toml and .json files; later ones win"""
     resume: Annotated[str, Meta(title="RUN")] | None = None
-    """resume a run: its folder, part of its name, or last"""
+    """resume a run: its folder, part of its name, or last. With --run-folder and the same folder: begin the run, or resume
+    it if it is there"""
     seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None
     """train N runs with the seeds from --seed on, as many in parallel as fit the cores; with the same --run-folder,
     unfinished runs are resumed"""
@@ -123,8 +125,20 @@ def parse_train(words: Sequence[str]) -> Arguments:
         else:
             _read_env(word, found.settings)
     if not found.wants_help:
+        _begin_or_resume(found)
         _refuse_together(found)
     return found
+
+
+def _begin_or_resume(asked: Arguments) -> None:
+    """Leave one of `--resume R --run-folder R`, by which a command begins a run and resumes it when it is typed again."""
+    folder = asked.settings.get("run_folder")
+    if not folder or asked.resume is None or Path(folder).resolve() != Path(asked.resume).resolve():
+        return
+    if (Path(folder) / "config.json").exists():
+        del asked.settings["run_folder"]
+    else:
+        asked.resume, asked.trust = None, False
 
 
 def _refuse_together(asked: Arguments) -> None:
@@ -139,7 +153,8 @@ def _refuse_together(asked: Arguments) -> None:
         )
     if "run_folder" in asked.settings:
         raise ConfigError(
-            "--run-folder cannot be given with --resume, a run stays where it is; leave it out"
+            "--run-folder cannot be given with --resume, a run stays where it is; leave it out, or give both the same "
+            "folder, which begins the run or resumes it"
         )
 
 

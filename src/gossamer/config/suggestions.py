@@ -58,7 +58,8 @@ ELSEWHERE = {
         *("experiment_name", "train_dir", "tb_log_name", "storage_path"),
     ),
     "checkpoint_every_seconds": ("save_every_sec", "save_every_secs"),
-    "keep_checkpoints": ("checkpoints_to_keep", "max_checkpoints"),
+    "keep_checkpoints": ("checkpoints_to_keep", "max_checkpoints", "num_to_keep"),
+    "fc_size": ("encoder_conv_mlp_layers",),
     "tensorboard": ("tensorboard_log", "tb_log", "use_tensorboard"),
     "wandb": ("track", "with_wandb", "use_wandb"),
     "episodes": ("n_eval_episodes", "num_eval_episodes", "evaluation_duration"),
@@ -74,6 +75,7 @@ ELSEWHERE = {
     "core": ("rnn_type",),
     "core_size": ("rnn_size", "lstm_cell_size", "lstm_hidden_size", "hidden_size"),
     "core_layers": ("rnn_num_layers", "n_lstm_layers", "num_lstm_layers"),
+    "head_sizes": ("decoder_mlp_layers",),
     "init_log_std": ("log_std_init",),
     "squash": ("squash_output",),
     "normalize_obs": ("norm_obs", "normalize_input", "normalize_observations"),
@@ -116,6 +118,38 @@ EXPLAINED = {
     ("train_for_env_steps", "total_frames", "total_environment_frames"): (
         "{total_env_steps} counts decisions: on Atari a quarter of the frames"
     ),
+    ("env_config", "env_kwargs", "env_args"): (
+        "arguments of an environment belong into a function of a module of yours, such as "
+        "make_big = functools.partial(make_maze, size=9): gossamer train module:make_big"
+    ),
+    ("conv_filters",): (
+        "{policy.torso} is nature, impala, a3c, elite, or layers of your own: module:NAME"
+    ),
+    ("batch_mode", "decorrelate_experience_max_seconds", "decorrelate_envs_on_one_worker"): (
+        "trajectories have {unroll_length} steps, and an episode goes on in the next one"
+    ),
+    ("grad_clip_by",): "gradients are clipped by their global norm, {optimizer.max_grad_norm}",
+    ("evaluation_num_env_runners", "evaluation_num_workers"): (
+        "evaluations are played by the run itself, in at most {evaluation.max_time_fraction} of its time"
+    ),
+    ("metrics_num_episodes_for_smoothing", "stats_window_size", "stats_avg"): (
+        "returns are means of the last 100 episodes"
+    ),
+    (
+        "batched_sampling",
+    ): "all environments of a group act together; {env_groups} says how many groups",
+    ("set_workers_cpu_affinity",): (
+        "threads keep to the cores that the process may use: taskset -c 0-3 gossamer train ..."
+    ),
+    ("save_best_after", "save_best_every_sec", "save_best_metric"): (
+        "the policy with the best evaluation is always kept; {evaluation.every_seconds} is the time between evaluations"
+    ),
+    ("exploration_loss",): "exploration is by an entropy bonus, {algorithm.entropy_cost}",
+    (
+        "progress_bar",
+        "log_interval",
+        "verbose",
+    ): "progress is always shown, once a second in a terminal",
     ("shuffle_minibatches",): "{algorithm.deal} rows deals single env steps out to minibatches",
     ("num_gpus_per_learner",): (
         "with {device} cuda learners take GPUs in turn; on a cluster {cluster.gpus_per_learner} says how many"
@@ -142,7 +176,7 @@ EXPLAINED = {
         "a time limit is always a truncation, from which values are bootstrapped"
     ),
     ("use_gae",): "returns are always lambda-returns; without GAE is {algorithm.trace_lambda} 1",
-    ("use_rnn", "use_lstm", "recurrent", "recurrent_policy"): (
+    ("use_rnn", "use_lstm", "lstm", "gru", "rnn", "recurrent", "recurrent_policy"): (
         "{policy.core} gru and {policy.core} lstm make a policy recurrent"
     ),
     ("recurrence", "max_seq_len", "seq_len", "bptt_horizon"): (
@@ -155,6 +189,12 @@ EXPLAINED = {
         "{policy.separate_value} is the opposite: true gives the value layers of its own"
     ),
     ("ortho_init", "policy_initialization"): "weights always begin orthogonal",
+    ("action_mask", "action_masks", "use_action_mask", "action_masking"): (
+        "masks that are observed or in infos are read by themselves; {env.mask} says where from, or off"
+    ),
+    ("policy.name",): (
+        "the network follows from what is observed, Dicts included; {policy.torso} and {policy.core} lstm change it"
+    ),
     ("policy_kwargs", "model_config", "features_extractor_kwargs"): (
         "each part of the network has a setting, such as {policy.hidden_sizes}, {policy.activation} and {policy.torso}"
     ),
@@ -202,6 +242,9 @@ EXPLAINED = {
     ("save_model", "save_best"): "the newest checkpoints and the best policy are always saved",
     ("save_milestones_sec",): "{keep_checkpoints} 0 keeps every checkpoint",
     ("wandb_project", "wandb_project_name"): "{wandb} logs to the project gossamer",
+    ("wandb_user", "wandb_entity", "wandb_tags", "wandb_group"): (
+        "{wandb} sends a run to Weights & Biases, which reads WANDB_ENTITY, WANDB_TAGS and WANDB_RUN_GROUP"
+    ),
 }
 """Names for which no setting of ours can be put, and what to do instead; a setting in braces is named as the user names settings."""
 REMOVED = {
@@ -258,10 +301,13 @@ def unknown_setting(
     path, dot, last = with_any(name, names).rpartition(".")
     refused = f"{layer.shown(name)} is not a setting"
     for others, text in EXPLAINED.items():
-        if last in others:
+        if last in others or name in others:
             return ConfigError(f"{refused}; {_in_names_of(layer, text)}")
+    open_paths = {one.partition(f".{ANY}")[0] for one in names if f".{ANY}" in one}
     names = [one for one in names if not one.endswith(f".{ANY}")]  # which is no word
     meant = nearest(path + dot + _ours(path, last), names)
+    if meant is None and (open_path := near(path, open_paths, 0.85)):
+        meant = f"{open_path}.{last}"
     # Who turns a switch off under another name must not be told to turn ours on.
     if meant is None and (theirs := last.removeprefix("no_")) != (ours := _ours(path, theirs)):
         off = nearest(path + dot + ours, names)

@@ -33,11 +33,11 @@ _INPUTS = {
     "last_reward": "reward of the step before, unclipped, 0 at first",
 }
 _OUTPUTS = {
-    "action": "greedy action as the environment takes it: squashed, scaled and clipped to its bounds",
+    "action": "greedy action as the environment takes it; real numbers are squashed, scaled and clipped to its bounds as in training",
     "value": "estimate of the discounted return of rewards as the run learnt from them; see discount and reward_clip",
     "action_params": "parameters of the action distribution: {params}",
     "next_state": "recurrent state after this step",
-    "next_last_action": "the action before it was squashed, scaled and clipped",
+    "next_last_action": "the action before its real numbers were squashed, scaled and clipped",
 }
 _PARAMS = {
     "categorical": "logits",

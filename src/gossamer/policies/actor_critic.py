@@ -20,11 +20,11 @@ from gossamer.ops.distributions import (
     make_distribution,
 )
 from gossamer.policies.core import Core
-from gossamer.policies.encoders import Encoders, refuse_encoders, seen_leaves
+from gossamer.policies.encoders import Encoders, refuse_encoders, seen_leaves, zero_leaf
 from gossamer.policies.layers import linear
 from gossamer.policies.moments import Moments
 from gossamer.policies.normalizer import Normalizer
-from gossamer.policies.torsos import MLP, make_torso, own_torso
+from gossamer.policies.torsos import MLP, make_torso, own_torso, tried
 from gossamer.spec import leaves_of, map_obs
 from gossamer.types import PolicyOutput
 
@@ -76,12 +76,22 @@ class ActorCritic(nn.Module):
         seen = seen_leaves(spec.leaves, config)
         self._seen = tuple(leaf.name for leaf in seen)
         self.pixels = any(leaf.kind == "pixels" for leaf in seen)
-        self.torso = torso if torso is not None else _torso(spec, config, generator)
+        self.torso = (
+            _torso(spec, config, generator)
+            if torso is None
+            else tried(torso, "torso must be", "torso", _zero_rows(spec))
+        )
         size = int(self.torso.feature_size)  # type: ignore[arg-type]
         past_size = config.last_reward + config.last_action * spec.action.encoded_size
         size += past_size
         self.core = Core(config, size, generator)
-        size = self.core.output_size
+        self.decoder = None
+        if config.head_sizes:
+            decoded = self.core.output_size + size
+            self.decoder = MLP(decoded, config.head_sizes, config.activation, generator)
+            size = self.decoder.feature_size
+        else:
+            size = self.core.output_size
         self.action_head = linear(size, spec.action.num_outputs, 0.01, generator)
         num_gaussian, log_std = spec.action.num_gaussian, config.init_log_std
         if log_std == "auto":
@@ -147,7 +157,10 @@ class ActorCritic(nn.Module):
                 features = torch.cat([features, past], dim=-1)
                 if value_features is not None:
                     value_features = torch.cat([value_features, past], dim=-1)
+            seen = features
             features, core_state = self.core(features, starts, core_state)
+            if self.decoder is not None:
+                features = self.decoder(torch.cat([features, seen], dim=-1))
             outputs = self.action_head(features)
             params = self._params(outputs, None if allowed is None else allowed.flatten(0, 1))
             value = self.value_head(features if value_features is None else value_features)
@@ -195,6 +208,11 @@ class ActorCritic(nn.Module):
     def device(self) -> torch.device:
         """Device of the parameters."""
         return self.value_mean.device
+
+    @property
+    def feature_size(self) -> int:
+        """F, of the last hidden layer."""
+        return self.action_head.in_features
 
     @property
     def normalizers(self) -> dict[str, Normalizer]:
@@ -364,8 +382,14 @@ def _torso(spec: EnvSpec, config: PolicyConfig, generator: torch.Generator | Non
     if spec.sees_one and len(seen_leaves(spec.leaves, config)) == 1:
         return make_torso(config, spec.obs_shape, generator)
     if ":" in config.torso:
-        return own_torso(config.torso, {leaf.name: leaf.shape for leaf in spec.observed}, generator)
+        return own_torso(config.torso, _zero_rows(spec), generator)
     return Encoders(spec.leaves, config, generator)
+
+
+def _zero_rows(spec: EnvSpec) -> Obs[Tensor]:
+    """Return two observations of zeros, as a torso that sees all of them is given them."""
+    rows = {leaf.name: zero_leaf(leaf) for leaf in spec.observed}
+    return rows[""] if spec.sees_one else rows
 
 
 def _is_mlp(torso: nn.Module) -> bool:
@@ -393,6 +417,12 @@ def _ends(part: ActionSpec, name: Literal["low", "high"]) -> tuple[float, ...]:
 
 
 def _check(spec: EnvSpec, config: PolicyConfig) -> None:
+    if config.head_sizes and config.core == "none":
+        sizes = " ".join(map(str, config.head_sizes))
+        raise ConfigError(
+            f"policy.head_sizes is {sizes}, but there is no recurrent core before them; use --policy.hidden-sizes {sizes}, "
+            "or --policy.core lstm"
+        )
     if not config.squash:
         return
     bounds = [x for part in spec.action.each for x in (*part.low, *part.high)]

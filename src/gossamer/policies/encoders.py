@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gossamer.errors import ConfigError
 from gossamer.policies.layers import linear
 from gossamer.policies.settings import LIKE, EncoderConfig, folded
-from gossamer.policies.torsos import MLP, make_torso, needs_images, own_torso
+from gossamer.policies.torsos import MLP, Impala, make_torso, needs_images, own_torso, zero_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -160,6 +160,12 @@ def plan_encoders(leaves: Sequence[Leaf], config: PolicyConfig) -> list[Encoder]
     return [found[leaf.name] for leaf in seen]
 
 
+def zero_leaf(leaf: Leaf) -> Tensor:
+    """Return two zeros of a leaf [2, *shape], as layers are given it."""
+    whole = leaf.kind in ("discrete", "mask")
+    return zero_rows(leaf.shape, getattr(torch, leaf.dtype) if whole else torch.float32)
+
+
 class Encoders(nn.Module):
     """Layers for each leaf, and what joins them.
 
@@ -217,6 +223,10 @@ class Encoders(nn.Module):
             *(self.images[home] for home in self.image_of.values()),
             *(self.apart[home] for home in self.apart_of.values()),
         ]
+        if len(streams) > 1:
+            for image in self.images.values():
+                if isinstance(image, Impala):
+                    image.begin_as_identity()
         size = sum(int(x.feature_size) for x in streams)  # type: ignore[arg-type]
         self.join = None
         if len(streams) > 1 and config.core == "none":
@@ -398,7 +408,8 @@ def _in_words(leaf: Leaf) -> str:
         channels, height, width = leaf.shape
         return f"an image of {height} x {width} with {channels} channels"
     if leaf.kind == "discrete":
-        return f"{len(leaf.sizes)} whole numbers of {', '.join(map(str, leaf.sizes))} values"
+        count, values = len(leaf.sizes), ", ".join(map(str, leaf.sizes))
+        return f"{count} whole number{'s' * (count > 1)} of {values} values"
     return f"a {leaf.kind} of {leaf.shape[0]} numbers"
 
 
@@ -414,7 +425,7 @@ def _encoding(encoder: Encoder, generator: torch.Generator | None) -> nn.Module:
 def _apart(encoder: Encoder, generator: torch.Generator | None) -> nn.Module:
     """Make the layers of a leaf that is neither an image nor in the MLP of all numbers."""
     if ":" in encoder.kind:
-        return own_torso(encoder.kind, encoder.leaf.shape, generator)
+        return own_torso(encoder.kind, zero_leaf(encoder.leaf), generator)
     config = encoder.config
     return MLP(encoder.encoded_size, config.hidden_sizes, config.activation, generator)
 

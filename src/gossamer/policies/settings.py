@@ -65,7 +65,7 @@ class PolicyConfig:
     hidden_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = (64, 64)
     """Units of each layer of the mlp torso, each >= 1; 64-64 as in OpenAI Baselines."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
-    """Activation of the mlp torso."""
+    """Activation of the mlp torso and of the layers of head_sizes."""
     separate_value: bool = True
     """mlp torso without a recurrent core: separate hidden layers for the value. Off, and in all other cases: the
     value shares the layers of the actions."""
@@ -84,6 +84,9 @@ class PolicyConfig:
     """Initial bias of an LSTM's forget gates and of a GRU's update gates. A cell keeps sigmoid(bias) of its value in each
     step of an untrained network: half of it at 0, 0.98 at 4, so that what was seen many steps ago can be learnt
     (Jozefowicz et al. 2015)."""
+    head_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = ()
+    """Units of each layer between recurrent layers and heads, each >= 1. They see what the recurrent layers return, and
+    beside it the features of the present observation. None: the heads follow the recurrent layers."""
     last_reward: bool = False
     """Feed the previous reward, clipped to [-1, 1], to the layers after the torso."""
     last_action: bool = False

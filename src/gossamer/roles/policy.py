@@ -17,9 +17,10 @@ from gossamer.system.devices import cpu_by_default
 
 if TYPE_CHECKING:
     from gymnasium import Space
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
     from gossamer.envs.interface import Interface
+    from gossamer.spec import Obs
 
 
 class Policy(ActorCritic):
@@ -71,8 +72,8 @@ class Policy(ActorCritic):
             The action as the environment takes it, of B environments [B, ...], and the state for the next call.
 
         Raises:
-            ValueError: an observation is not of the environment's space, an argument has another size, or there is no mask
-                though the policy was trained with one.
+            ValueError: an observation is not of the environment's space or not finite, an argument has another size, or
+                there is no mask though the policy was trained with one.
         """
         form = self.interface.obs_format
         count = form.count(obs)
@@ -82,6 +83,7 @@ class Policy(ActorCritic):
             form.write(batch, 0, obs)
         else:
             form.write_all(batch, obs)
+        _refuse_not_finite(batch)
         if self.interface.mask is not None:
             batch = {**leaves_of(batch), MASK: self._masks(obs, mask, rows, alone=alone)}
         elif mask is not None:
@@ -135,6 +137,15 @@ class Policy(ActorCritic):
             except AllForbidden as error:
                 raise ValueError(str(error)) from None
         return held
+
+
+def _refuse_not_finite(batch: Obs[NDArray[Any]]) -> None:
+    """Refuse numbers by which no policy can act, as a run does."""
+    for name, x in leaves_of(batch).items():
+        if x.dtype.kind == "f" and not np.isfinite(x).all():
+            found = x[~np.isfinite(x)].flat[0]
+            what = f"observation {name}".rstrip()
+            raise ValueError(f"a number of the {what} is {found}; it must be a finite number")
 
 
 def _listed(masks: Any, rows: int) -> list[Any]:
