@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -209,7 +210,7 @@ def tried(torso: Any, wanted: str, name: str, rows: Obs[Tensor]) -> nn.Module:
     home = next((x.device for x in torso.parameters()), torch.device("cpu"))
     if home.type == "meta" or any(x.is_meta for x in leaves_of(rows).values()):
         return torso  # shapes alone are counted
-    rows = map_obs(lambda x: x.to(home), rows)
+    rows = map_obs(partial(torch.as_tensor, device=home), rows)
     modes = [(x, x.training) for x in torso.modules()]
     torso.eval()  # running statistics stay
     try:
