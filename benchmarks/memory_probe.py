@@ -1,12 +1,16 @@
 """How an LSTM's initial forget bias and the form of observations decide whether a cue is learnt: supervised, without RL.
 
     python benchmarks/memory_probe.py
+    python benchmarks/memory_probe.py --seen 0.25 --batch 32 --learning-rate 5e-4
 
 A script plays MiniGrid-MemoryS11-v0 from the room where the cue is seen: it walks to the end of the hallway, now and then takes
 a random step, and turns to a random side. A network of the policy's layers (64-64 tanh, an LSTM of 128 units) is trained on
 the sequences to predict, at every step, whether the game will be won, which takes the cue and what lies ahead at the end: the
 product of two facts, many steps apart. Each row prints the share of games whose last prediction is right, in tenths of the
 training; 0.5 is chance.
+
+With --seen below 1 the cue is hidden in the other games, whose outcome is then a coin's, and the heads are compared instead: the
+LSTM's output alone, layers after it, and `policy.head_sizes`, whose layers see the present features too.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ FIRST = torch.from_numpy(
     np.add.outer(np.arange(TILES) * VALUES, np.cumsum((0, *TILE_SIZES[:-1]))).ravel()
 )
 HALLWAY_END, TURN_LEFT, TURN_RIGHT, FORWARD, UP, RIGHT, DOWN = 9, 0, 1, 2, 3, 0, 1
-LONGEST = 40
+LONGEST, HIDDEN = 40, 6
 
 
 class FromTheCue(minigrid.envs.memory.MemoryEnv):
@@ -72,31 +76,45 @@ def one_hot(x: torch.Tensor) -> torch.Tensor:
 
 
 def learn(
-    games: list[tuple[np.ndarray, float]], form: str, bias: float, steps: int, rate: float
+    games: list[tuple[np.ndarray, float]],
+    form: str,
+    bias: float,
+    asked: argparse.Namespace,
+    heads: str = "none",
 ) -> list[float]:
-    """Train one network on batches of 16 games; return the share of right predictions by tenths."""
+    """Train one network; return the share of right predictions, of games whose cue was seen, by tenths."""
     rng, gen = np.random.default_rng(0), torch.Generator().manual_seed(0)
     every = torch.from_numpy(np.concatenate([x for x, _ in games[:1500]]))
     seen = every.float() if form == "numbers" else one_hot(every)
     mean, deviation = seen.mean(0), (seen.var(0) + 1e-4).sqrt()
     torso = MLP(seen.shape[1], (64, 64), "tanh", gen)
     core = Core(PolicyConfig(core="lstm", core_size=128, forget_bias=bias), 64, gen)
-    head = linear(128, 1, 1.0, gen)
+    head: nn.Module = linear(128, 1, 1.0, gen)
+    if heads != "none":
+        layers = MLP(128 + 64 * (heads == "beside"), (64,), "tanh", gen)
+        head = nn.Sequential(layers, linear(64, 1, 1.0, gen))
     weights = [*torso.parameters(), *core.parameters(), *head.parameters()]
-    optimizer = torch.optim.Adam(weights, rate, eps=1e-5)
+    optimizer = torch.optim.Adam(weights, asked.learning_rate, eps=1e-5)
     right: list[float] = []
-    for _ in range(steps):
-        batch = [games[i] for i in rng.integers(len(games), size=16)]
+    for _ in range(asked.steps):
+        batch = [games[i] for i in rng.integers(len(games), size=asked.batch)]
+        hidden = rng.random(asked.batch) >= asked.seen
         lengths = torch.tensor([len(x) for x, _ in batch])
-        x = torch.zeros(int(lengths.max()), 16, 3 * TILES, dtype=torch.uint8)
+        x = torch.zeros(int(lengths.max()), asked.batch, 3 * TILES, dtype=torch.uint8)
+        won = torch.tensor([outcome for _, outcome in batch])
         for i, (obs, _) in enumerate(batch):
             x[: len(obs), i] = torch.from_numpy(obs)
-        won = torch.tensor([outcome for _, outcome in batch])
+            if hidden[i]:  # the first steps are spent in the hallway
+                x[:HIDDEN, i] = torch.from_numpy(obs[min(HIDDEN, len(obs) - 1)])
+                won[i] = float(rng.random() < 0.5)
         z = x.float() if form == "numbers" else one_hot(x)
         if form != "one-hot":
             z = ((z - mean) / deviation).clamp(-10.0, 10.0)
         starts = torch.zeros(x.shape[:2], dtype=torch.bool)
-        features, _ = core(torso(z.flatten(0, 1)), starts, torch.zeros(core.state_size, 16))
+        present = torso(z.flatten(0, 1))
+        features, _ = core(present, starts, torch.zeros(core.state_size, asked.batch))
+        if heads == "beside":
+            features = torch.cat([features, present], dim=1)
         said = head(features).view(x.shape[:2])
         counts = torch.arange(len(x))[:, None] < lengths
         loss = ((said - won).square() * counts).sum() / counts.sum()
@@ -104,8 +122,10 @@ def learn(
         loss.backward()
         nn.utils.clip_grad_norm_(weights, 0.5)
         optimizer.step()
-        last = said.detach()[lengths - 1, torch.arange(16)]
-        right.append(((last > 0.5) == (won > 0.5)).float().mean().item())
+        last = said.detach()[lengths - 1, torch.arange(asked.batch)]
+        rights = ((last > 0.5) == (won > 0.5)).float()
+        if not hidden.all():
+            right.append(rights[torch.from_numpy(~hidden)].mean().item())
     return [round(float(np.mean(part)), 2) for part in np.array_split(right, 10)]
 
 
@@ -115,15 +135,22 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=20_000)
     parser.add_argument("--steps", type=int, default=1_500, help="gradient steps")
     parser.add_argument("--learning-rate", type=float, default=1e-3)
+    parser.add_argument("--batch", type=int, default=16, help="games of a step")
+    parser.add_argument("--seen", type=float, default=1.0, help="share of games with a cue")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     rng, env = np.random.default_rng(0), FromTheCue(size=11)
     games = [x for x in (play(rng, env) for _ in range(asked.games)) if len(x[0]) <= LONGEST]
     print(f"{len(games)} games of {np.mean([len(x) for x, _ in games]):.1f} steps")
-    for form, bias in product(("numbers", "one-hot", "one-hot, normalised"), (0.0, 1.0, 4.0)):
+    forms = ("numbers", "one-hot", "one-hot, normalised")
+    cases = [(*x, "none") for x in product(forms, (0.0, 1.0, 4.0))]
+    if asked.seen < 1.0:
+        cases = [(forms[-1], 4.0, heads) for heads in ("none", "after", "beside")]
+    for form, bias, heads in cases:
         began = time.perf_counter()
-        shares = learn(games, form, bias, asked.steps, asked.learning_rate)
-        print(f"{form:20} bias {bias:g}  {shares}  {time.perf_counter() - began:.0f} s", flush=True)
+        shares = learn(games, form, bias, asked, heads)
+        seconds = time.perf_counter() - began
+        print(f"{form:20} bias {bias:g} heads {heads}  {shares}  {seconds:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def shown_value(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, (list, tuple)):
-        return " ".join(map(shown_value, value))
+        return " ".join(map(shown_value, value)) or "[]"
     if isinstance(value, int):
         return f"{value:_}"
     return f"{value:g}" if isinstance(value, float) else "none" if value is None else str(value)

@@ -100,7 +100,7 @@ def test_automatic_initial_noise_has_one_size_for_any_number_of_components():
 def test_one_call_equals_row_by_row_with_state_cleared_at_starts(core, layers):
     spec = spec_of()
     past = {"last_action": True, "last_reward": True}
-    heads = (6,) if core != "none" and layers == 2 else ()
+    heads = (6,) if layers == 2 else ()
     policy = small_policy(
         spec, core=core, core_size=5, core_layers=layers, head_sizes=heads, **past
     )
@@ -416,13 +416,6 @@ def test_noise_without_correlation_is_drawn_anew():
         one, other = (torch.Generator().manual_seed(5) for _ in range(2))
         plain = made.distribution(params).sample(other)
         assert torch.equal(made.sample(params, one, None), plain)
-
-
-def test_layers_of_the_heads_need_a_core():
-    with pytest.raises(
-        ConfigError, match=r"no recurrent core before them; use --policy\.hidden-sizes 8 8, or"
-    ):
-        small_policy(head_sizes=(8, 8))
 
 
 def test_torsos_that_do_not_fit_are_refused():

@@ -52,6 +52,8 @@ def value_of(cell: str, like: Any) -> Any:
     """Read a cell of a table as the kind of value that a config has."""
     text = cell.strip("` ")
     if isinstance(like, list):
+        if text == "[]":
+            return []
         return [float(x) for x in text.split()] if like and not isinstance(like[0], str) else text
     return WORDS[text] if text in WORDS else type(like)(text)
 

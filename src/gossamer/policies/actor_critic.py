@@ -86,7 +86,7 @@ class ActorCritic(nn.Module):
         size += past_size
         self.core = Core(config, size, generator)
         self.decoder = None
-        if config.head_sizes:
+        if config.head_sizes and config.core != "none":
             decoded = self.core.output_size + size
             self.decoder = MLP(decoded, config.head_sizes, config.activation, generator)
             size = self.decoder.feature_size
@@ -417,12 +417,6 @@ def _ends(part: ActionSpec, name: Literal["low", "high"]) -> tuple[float, ...]:
 
 
 def _check(spec: EnvSpec, config: PolicyConfig) -> None:
-    if config.head_sizes and config.core == "none":
-        sizes = " ".join(map(str, config.head_sizes))
-        raise ConfigError(
-            f"policy.head_sizes is {sizes}, but there is no recurrent core before them; use --policy.hidden-sizes {sizes}, "
-            "or --policy.core lstm"
-        )
     if not config.squash:
         return
     bounds = [x for part in spec.action.each for x in (*part.low, *part.high)]

@@ -86,7 +86,7 @@ class PolicyConfig:
     (Jozefowicz et al. 2015)."""
     head_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = ()
     """Units of each layer between recurrent layers and heads, each >= 1. They see what the recurrent layers return, and
-    beside it the features of the present observation. None: the heads follow the recurrent layers."""
+    beside it the features of the present observation. Empty, or without recurrent layers: there are none."""
     last_reward: bool = False
     """Feed the previous reward, clipped to [-1, 1], to the layers after the torso."""
     last_action: bool = False
