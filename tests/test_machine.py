@@ -6,6 +6,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from gossamer.build.auto import Plan, make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.machine import Machine, free_memory, this_machine
+from gossamer.machine import Machine, free_memory, same_folder, this_machine
 from gossamer.spec import EnvSpec
 from gossamer.system.cores import (
     can_pin,
@@ -239,3 +240,23 @@ def test_hyper_threads_step_environments_where_nobody_learns_beside_them() -> No
     assert threads_of(8, 16, lag="1").env_threads == 8
     assert threads_of(8, 16, lag="0").env_threads == 16
     assert threads_of(8, 16, lag="1", env_threads=5).env_threads == 5
+
+
+def test_who_goes_elsewhere_is_brought_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    monkeypatch.chdir(here)
+    with same_folder():
+        os.chdir(there)
+    assert Path.cwd() == here
+    with suppress(ArithmeticError), same_folder():
+        os.chdir(there)
+        raise ArithmeticError
+    assert Path.cwd() == here
+    with same_folder():
+        os.chdir(there)
+        here.rmdir()
+    assert Path.cwd() == there, "the folder to come back to is gone"

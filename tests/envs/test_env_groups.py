@@ -14,7 +14,7 @@ from gossamer.build import roles
 from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.envs.seeding import Part
+from gossamer.envs.seeding import Part, episode_seed
 from gossamer.errors import RunFailed
 
 PONG = "PongNoFrameskip-v4"
@@ -116,4 +116,28 @@ def test_a_first_observation_does_not_depend_on_the_groups() -> None:
     (one,), (expected,) = roles.build_env_groups(whole, spec, replace(plan, env_groups=1))
     assert np.array_equal(np.concatenate(first_obs), expected)
     for envs in (*made, one):
+        envs.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_seeds_and_numbers_of_environments_go_on_from_group_to_group(workers: int) -> None:
+    """And from learner to learner: these groups are the second one's, whose environments are 4 to 7 of the run."""
+    given = {"num_learners": 2, "num_envs": 4, "env_groups": 2, "env.workers": workers}
+    config = make_config("counting_envs:Counting", given)
+    spec = read_spec(config.env_id, config.env)
+    groups, first_obs = roles.build_env_groups(config, spec, make_plan(config, spec), rank=1)
+    seeds = np.concatenate(first_obs) @ [65536, 0, 1, 0]
+    assert seeds.tolist() == [episode_seed(config.seed, 1, env, 0) for env in (4, 5, 6, 7)]
+    for envs in groups:
+        envs.close()
+    failing = replace(config, env_id="counting_envs:Failing")
+    spec = read_spec(failing.env_id, failing.env)
+    groups, _ = roles.build_env_groups(failing, spec, make_plan(failing, spec), rank=1)
+    for first, envs in zip((4, 6), groups, strict=True):
+        for _ in range(2):
+            envs.send(np.zeros(2, np.int64))
+            envs.recv()
+        envs.send(np.zeros(2, np.int64))
+        with pytest.raises(RunFailed, match=f"^environment {first} failed in episode 0"):
+            envs.recv()
         envs.close()

@@ -140,6 +140,26 @@ def test_what_is_drawn_anew_is_different():
         assert sorted(batch.version.tolist()) == [1] * 5 + [2] * 4
 
 
+def test_what_is_drawn_anew_is_of_the_saved_stream():
+    """Even by a circular replay, which draws nothing else."""
+    one, other = make(2, CircularSettings())
+    one.add(constant(1.0), None)
+    other.add(constant(2.0), None)
+    other.add(constant(2.0), None)
+    other.shards.rings[0].hot = (0, 1, 2, 3)
+
+    def drawn():
+        batches = [batch_of(B) for _ in range(10)]
+        assert all(sample(other, batch) for batch in batches)
+        return [batch.entry.tolist() for batch in batches]
+
+    state = other.state_dict(held=False)
+    expected = drawn()
+    assert drawn() != expected
+    other.load_state_dict(state, held=False)
+    assert drawn() == expected
+
+
 def test_an_entry_is_told_by_what_was_read():
     """Another writes over a place as soon as it has been read: its successor has not been used."""
     one, other = make(2, UniformSettings())
@@ -167,6 +187,19 @@ def test_attentive_sampling_waits_for_a_state_of_its_own():
     assert other.ready(2) is None, "nothing that columns could be like"
     other.add(constant(2.0), None)
     assert other.ready(2) is not None
+
+
+def test_the_newest_state_is_that_of_one_environment_after_another():
+    _, replay = make(2, AttentiveSettings(strategy="nearest", candidate_multiplier=9.0))
+    for k in range(2 * B):
+        trajectory = constant(0.0)
+        levels = torch.arange(B) + k * B  # of each environment another
+        trajectory.obs.copy_(levels[:, None].expand(T + 1, B, -1))
+        trajectory.version.copy_(levels)
+        replay.add(trajectory, level_features)
+        batch = batch_of(1)
+        assert sample(replay, batch, level_features)
+        assert batch.version.item() == k * B + k % B, "nothing is nearer to it than itself"
 
 
 def test_in_a_shared_replay_features_are_always_stored():

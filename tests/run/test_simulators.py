@@ -69,6 +69,9 @@ def test_a_run_does_not_notice(
         again = command("eval", "last" if told != "run" else told, "--json", "--trust",
                         "--episodes", "2", cwd=tmp_path, mode=mode)  # fmt: skip
         assert json.loads(again.stdout)["run"] == told
+        monkeypatch.chdir(tmp_path)
+        gossamer.load_policy(told, trust=True)
+        assert Path.cwd() == tmp_path
     if not words:  # what is learnt is the same, to the bit
         monkeypatch.chdir(tmp_path)
         monkeypatch.delenv("MODE")

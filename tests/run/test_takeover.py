@@ -69,7 +69,7 @@ def test_it_begins_with_the_average_of_its_heirs_and_counts_on(learners):
         torch.testing.assert_close(x.double(), y, rtol=1e-6, atol=1e-7)
     # its own last version was 13, the newest of the donors' 12
     assert new.learner.version == 14
-    assert new.actor.env_steps == 4000
+    assert new.actor.env_steps == new.learner.own_env_steps == 4000
     assert new.learner.env_steps == 1000 + 2000 + 3000 + 4000
     learners.publish(new)
     assert learners.memory.versions.newest(3) == 14
