@@ -187,7 +187,8 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the policy. auto: the GPU if there is one."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of the network. auto: bf16 if the hardware supports it, else fp32."""
+    """Precision of the feature layers. auto: bf16 if the hardware supports it, else fp32. Parameters, optimizer,
+    recurrent layers, heads and losses are always fp32."""
     deterministic: bool = False
     """Use deterministic GPU operations, which are slower: runs at lag 0 and 1 are then reproducible and resume
     exactly. CPU runs need no such setting."""
