@@ -74,7 +74,7 @@ def test_no_forbidden_action_is_taken_in_a_hundred_thousand_steps(
     """A million of all cases, while policies become as sure of an action as they will be."""
     more: dict[str, Any] = {"algorithm": {"name": algorithm}, "optimizer.learning_rate": 3e-3}
     if algorithm == "laser":
-        fifth = {"fraction": 0.2, "capacity": 50}
+        fifth = {"fraction": 0.2, "capacity": 100}
         kinds = ("uniform", "circular", "elite", "attentive")
         more["replays"] = [
             {"name": "queue", "fraction": 0.2},
