@@ -93,7 +93,7 @@ def test_the_slurm_template_is_a_script_whose_options_ray_knows() -> None:
     (script,) = [x for x in blocks("text") if "SBATCH" in x]
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
     words = shlex.split(script.partition("srun")[2].replace("\\\n", " "))
-    ray, ours = words[words.index("symmetric-run") :], words[words.index("--") + 2 :]
+    ray, ours = words[words.index("symmetric-run") :], words[words.index("gossamer") + 1 :]
     assert main([*ours, "--show-config"]) == 0
     scripts = pytest.importorskip("ray.scripts.symmetric_run")
     known = {x for option in scripts.symmetric_run.params for x in option.opts}

@@ -78,7 +78,9 @@ ELSEWHERE = {
     "head_sizes": ("decoder_mlp_layers",),
     "init_log_std": ("log_std_init",),
     "squash": ("squash_output",),
-    "normalize_obs": ("norm_obs", "normalize_input", "normalize_observations"),
+    "normalize_obs": (
+        *("norm_obs", "observation_filter", "normalize_input", "normalize_observations"),
+    ),
     "obs_clip": ("clip_obs", "clip_observations"),
     "frame_skip": ("frameskip", "env_frameskip"),
     "frame_stack": ("framestack", "env_framestack", "n_stack", "stack_size"),
