@@ -228,6 +228,9 @@ def test_a_torso_cannot_travel(tmp_path: Path) -> None:
     class Torso(torch.nn.Module):
         feature_size = 4
 
+        def forward(self, obs: torch.Tensor) -> torch.Tensor:
+            return obs
+
     config = make_config(
         "CartPole-v1", {**SMALL, "actors_per_learner": 2, "run_folder": str(tmp_path / "run")}
     )
