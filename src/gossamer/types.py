@@ -102,6 +102,48 @@ class VecEnv(Protocol):
         ...
 
 
+class SharedEnvs(VecEnv, Protocol):
+    """Environments in worker processes, which write into memory that this process sees."""
+
+    @property
+    def pages(self) -> NDArray[np.uint8]:
+        """Whole pages of memory, in which results lie."""
+        ...
+
+    @property
+    def results(self) -> StepResult:
+        """Newest results, always in the same memory; rows of parts that are at a step are not good yet."""
+        ...
+
+    @property
+    def paced(self) -> bool:
+        """Whether every worker may go on by itself: what is asked about episodes needs none of them."""
+        ...
+
+    @property
+    def parts(self) -> Sequence[slice]:
+        """Environments of each worker."""
+        ...
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """File descriptors that can be read once `arrived` has something to tell."""
+        ...
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a worker is at a step."""
+        ...
+
+    def send_parts(self, workers: Sequence[int], action: NDArray[Any]) -> None:
+        """Begin a step in some workers, with their rows of actions [N, *action_shape]."""
+        ...
+
+    def arrived(self) -> list[int]:
+        """Return the workers that have done their steps since the last call, without waiting for any."""
+        ...
+
+
 class PolicyOutput(NamedTuple):
     """Output of a policy for rows of observations [R, B]."""
 

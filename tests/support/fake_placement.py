@@ -14,7 +14,7 @@ from gossamer.envs.registry import read_spec
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.record.folder import RunFolder
 from gossamer.record.requests import Requests
-from gossamer.roles.actor import Episode
+from gossamer.roles.acting_group import Episode
 from gossamer.run.checkpoint_contents import LearnerState, RunState, from_disk
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.evaluations import Evaluations

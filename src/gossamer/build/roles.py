@@ -31,7 +31,7 @@ from gossamer.machine import (
 )
 from gossamer.ops.micro_batches import MicroBatches
 from gossamer.policies.actor_critic import ActorCritic
-from gossamer.roles.actor import Acting, Actor, Episode
+from gossamer.roles.actor import Acting, Actor
 from gossamer.roles.evaluator import Evaluator
 from gossamer.roles.learner import Learner
 from gossamer.roles.mixer import Outbox
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from gossamer.envs.interface import Interface
     from gossamer.links.stopping import StopSignal
     from gossamer.replay.batches import BatchSource
+    from gossamer.roles.acting_group import Episode
     from gossamer.roles.evaluator import Source
     from gossamer.spec import EnvSpec, Obs
     from gossamer.system.signs import Sign

@@ -7,6 +7,7 @@ is done.
 from __future__ import annotations
 
 import math
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -37,8 +38,8 @@ LOOK_SECONDS = 0.5
 """Pause between two looks at whether the parent lives."""
 STEP = b"s"
 """Asks for a step; every other message is a pickled request."""
-DONE = b"d"
-"""Says that what was asked for is done, or has failed."""
+TOLD_BYTES = 2
+"""Of a worker's index, with which it says that what was asked for is done, or has failed. No write this short is split."""
 _DOINGS = ("", CONSTRUCTOR, "reset", "step", CLOSE)
 _WORDS = 3
 """Words of a worker's sign in shared memory: its beats, which environment is at something, and at what."""
@@ -77,12 +78,18 @@ class SharedArrays:
             places[name] = nbytes
             size = math.prod(shape) * np.dtype(dtype).itemsize
             nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+        page = mmap.PAGESIZE
+        nbytes = -(-nbytes // page) * page
         self._memory: Any = memory
         if memory is None:
-            self._memory = multiprocessing.get_context("spawn").RawArray("b", nbytes)
+            self._memory = multiprocessing.get_context("spawn").RawArray("b", nbytes + page)
         whole = np.frombuffer(self._memory, np.uint8)
+        # Processes map it at other addresses, but at the same place of a page.
+        first = -whole.ctypes.data % page
+        self.pages = whole[first : first + nbytes]
+        """Whole pages, in which everything else lies; nothing of others does."""
         held: dict[str, NDArray[Any]] = {
-            name: np.ndarray(shape, dtype, buffer=whole.data, offset=places[name])
+            name: np.ndarray(shape, dtype, buffer=self.pages.data, offset=places[name])
             for name, (shape, dtype) in fields.items()
         }
         self.action = held["action"]
@@ -289,7 +296,7 @@ def _answer(share: Share, envs: Stepped | None) -> None:
 def _tell(share: Share, failure: str = "") -> None:
     """Say that what was asked for is done, or why it is not."""
     share.arrays.failed[share.index] = bool(failure)
-    os.write(share.done.fileno(), DONE)
+    os.write(share.done.fileno(), share.index.to_bytes(TOLD_BYTES, "little"))
     if failure:
         share.requests.send(failure)
 

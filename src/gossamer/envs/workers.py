@@ -23,7 +23,15 @@ from gossamer.envs.episodes import Episodes, with_mask
 from gossamer.envs.gym import check_logs, gym_spec, refuse_of_others
 from gossamer.envs.making import close_env, make_gym_env
 from gossamer.envs.spaces import check_actions
-from gossamer.envs.worker import STEP, Share, SharedArrays, SharedSign, Simulated, serve
+from gossamer.envs.worker import (
+    STEP,
+    TOLD_BYTES,
+    Share,
+    SharedArrays,
+    SharedSign,
+    Simulated,
+    serve,
+)
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import STOP_SIGNALS, in_thread
 from gossamer.system.importing import refuse_unguarded_main
@@ -123,6 +131,8 @@ class Group:
     """In words, of whom the signs of life are."""
     made: Sequence[Callable[[Sign], Stepped]]
     """Of each worker, given its sign of life."""
+    tells: bool = True
+    """Whether environments may tell something about their episodes."""
 
     def share(self, worker: int, arrays: SharedArrays, requests: Any, done: Any) -> Share:
         """Return a worker's share; `requests` and `done` are its ends of pipes."""
@@ -260,7 +270,7 @@ def simulator_workers(
             )
             for i in range(num_workers)
         ]
-        groups.append(Group(one.spec, part, own_seeds.whose, made))
+        groups.append(Group(one.spec, part, own_seeds.whose, made, tells=False))
     return start_workers(groups)
 
 
@@ -290,9 +300,13 @@ class WorkerEnvs:
         signs = [SharedSign(group.whose, arrays, i) for i in workers]
         self.sign = Sign(group.whose, signs)
         self._obs = self.spec.obs_of(arrays.obs)
+        self.pages = arrays.pages
+        size = self._share_size
+        self.parts = [slice(i * size, (i + 1) * size) for i in workers]
+        self.paced = not group.tells and not self.spec.family
         self._crew: Crew | None = None
-        self._in_flight = False
-        self._tells = True  # until the workers know better
+        self._asked: set[int] = set()  # workers that have not done yet what they were asked for
+        self._tells = group.tells  # until the workers know better
         self._reports: list[Any] | None = None  # of all workers, since the last step
 
     def join(self, crew: Crew, index: int) -> None:
@@ -301,8 +315,10 @@ class WorkerEnvs:
         self._processes = crew.processes
         self._requests, self._done = crew.requests[index], crew.done[index].fileno()
         self._poll = select.poll()
-        for number in (self._done, *(process.sentinel for process in crew.processes)):
+        self.descriptors = [self._done, *(process.sentinel for process in crew.processes)]
+        for number in self.descriptors:
             self._poll.register(number, select.POLLIN)
+        self._asked = set(range(len(self._requests)))
         try:
             self._wait(ConfigError)
         finally:
@@ -325,9 +341,8 @@ class WorkerEnvs:
     def _begin(
         self, episodes: NDArray[np.int64], logs: list[NDArray[Any]] | None
     ) -> Obs[NDArray[Any]]:
-        size = self._share_size
-        for i, first in enumerate(range(0, self.num_envs, size)):
-            rows = slice(first, first + size)
+        for i, rows in enumerate(self.parts):
+            self._asked.add(i)
             self._request(i, ("begin", episodes[rows], None if logs is None else logs[rows]))
         # Replaying a log takes as long as the episode did, hence no time limit here.
         self._wait(RunFailed)
@@ -336,20 +351,24 @@ class WorkerEnvs:
 
     def send(self, action: NDArray[Any]) -> None:
         """Begin a step in every worker."""
+        self.send_parts(range(len(self._requests)), action)
+
+    def send_parts(self, workers: Sequence[int], action: NDArray[Any]) -> None:
+        """Begin a step in some workers, with their rows of actions [N, *action_shape]."""
         check_actions(action, self.num_envs, self.spec)
         self._reports = None
-        self._arrays.action[...] = action
         try:
-            for pipe in self._requests:
-                pipe.send_bytes(STEP)
+            for i in workers:
+                rows = self.parts[i]
+                self._arrays.action[rows] = action[rows]
+                self._asked.add(i)
+                self._requests[i].send_bytes(STEP)
         except _LOST as error:
             raise self._lost() from error
-        self._in_flight = True
 
     def recv(self) -> StepResult:
-        """Wait for the step; EnvWorkerDied when a worker is gone. Observations are good until the next `send`."""
-        assert self._in_flight, "recv without send"
-        self._in_flight = False
+        """Wait for all steps; EnvWorkerDied when a worker is gone. Observations are good until the next `send`."""
+        assert self._asked, "recv without send"
         self._wait(RunFailed)
         held = self._arrays
         return StepResult(
@@ -360,6 +379,28 @@ class WorkerEnvs:
             held.ended.copy(),
         )
 
+    @property
+    def results(self) -> StepResult:
+        """Newest results, where workers write them: rows of workers that have not been asked since they arrived are good."""
+        held = self._arrays
+        return StepResult(self._obs, held.reward, held.terminated, held.truncated, held.ended)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a worker has not done yet what it was asked for."""
+        return bool(self._asked)
+
+    def arrived(self) -> list[int]:
+        """Return the workers that have done their steps since the last call, without waiting for any.
+
+        Raises:
+            EnvWorkerDied: a worker is gone.
+            RunFailed: what one of them was asked for has failed.
+        """
+        found = self._look(0)
+        self._refuse_failed(RunFailed)
+        return found
+
     def _request(self, worker: int, message: Any) -> None:
         try:
             self._requests[worker].send(message)
@@ -367,13 +408,23 @@ class WorkerEnvs:
             raise self._lost() from error
 
     def _wait(self, failure: type[Exception]) -> None:
-        """Wait for all workers; raise what one of them tells that has failed."""
-        left = len(self._requests)
-        while left:
-            for number, _ in self._poll.poll():
-                if number != self._done:
-                    raise self._lost()
-                left -= len(os.read(number, left))
+        """Wait for all workers that were asked; raise what one of them tells that has failed."""
+        while self._asked:
+            self._look(None)
+        self._refuse_failed(failure)
+
+    def _look(self, milliseconds: int | None) -> list[int]:
+        """Return the workers that are done by now, or are the next ones to be; None: wait for these."""
+        found: list[int] = []
+        for number, _ in self._poll.poll(milliseconds):
+            if number != self._done:
+                raise self._lost()
+            told = os.read(self._done, TOLD_BYTES * len(self._asked))
+            found = np.frombuffer(told, "<u2").tolist()
+        self._asked.difference_update(found)
+        return found
+
+    def _refuse_failed(self, failure: type[Exception]) -> None:
         failed = np.flatnonzero(self._arrays.failed)
         if len(failed):
             self._arrays.failed[:] = False

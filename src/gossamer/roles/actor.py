@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import deque
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
 
 import numpy as np
 import torch
@@ -18,8 +17,10 @@ from torch import Tensor
 
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
+from gossamer.roles.acting_group import Episode, Group
 from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.inference import Inference
+from gossamer.roles.own_pace import OwnPace
 from gossamer.spec import copy_obs, leaf_field, leaves_of, map_obs, nested_obs, obs_at
 from gossamer.system import devices
 from gossamer.system.graphs import Graphs
@@ -33,28 +34,7 @@ if TYPE_CHECKING:
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.spec import EnvSpec, Obs
-    from gossamer.types import StepResult, VecEnv
-
-
-@dataclass(frozen=True, slots=True)
-class Episode:
-    """One finished training episode, as it is recorded."""
-
-    env: int
-    """Index of the environment: among the actor's own, and where it is recorded among the run's."""
-    number: int
-    """How many episodes that environment has begun before."""
-    episode_return: float
-    """Sum of unclipped rewards."""
-    length: int
-    """Env steps."""
-    env_steps: int
-    """Env steps that the learner's actors had taken, those of the same moment in all environments included."""
-    truncated: bool
-    task: int = 0
-    """Number of the task, of a family."""
-    info: dict[str, float] = field(default_factory=dict, hash=False)
-    """What the environment tells of the episode: its task's parameters, and whether it succeeded."""
+    from gossamer.types import SharedEnvs, VecEnv
 
 
 def write_obs(row: Tensor, obs: NDArray[Any]) -> None:
@@ -147,68 +127,6 @@ class ActedWith(Protocol):
         ...
 
 
-class _Group:
-    """Environments stepped together, their place among the columns, and what they carry along."""
-
-    def __init__(
-        self,
-        envs: VecEnv,
-        first: int,
-        policy: ActorCritic,
-        obs: Obs[NDArray[Any]],
-        generator: torch.Generator,
-        step: ActingStep | None,
-    ):
-        n = envs.num_envs
-        self.envs = envs
-        self.columns = slice(first, first + n)
-        self.first = first
-        self.episodes = np.zeros(n, dtype=np.int64)
-        self.ended = np.zeros(n, dtype=bool)
-        self.starts = torch.ones(n, dtype=torch.bool)
-        self.episode_return = np.zeros(n)
-        self.length = np.zeros(n, dtype=np.int64)
-        self.step = step
-        self.core_state = policy.initial_state(n) if step is None else step.core_state
-        self.noise = policy.initial_noise(n, generator) if step is None else step.carried
-        action = policy.spec.action
-        dtype = getattr(torch, action.dtype)
-        self.last_action = torch.zeros((n, *action.shape), dtype=dtype)
-        self.last_reward = torch.zeros(n, dtype=torch.float32)
-        # What was sent, step by step, back to the oldest episode's start: with each episode's seed it
-        # is all that a resumed run needs to bring the environments back.
-        self.sent: deque[NDArray[Any]] = deque()
-        self.first_sent = np.zeros(n, dtype=np.int64)  # per env: step of its episode's first action
-        self.oldest = 0  # step that sent[0] belongs to
-        self.generator = generator
-        self.obs = map_obs(torch.from_numpy, obs)
-        if step is not None:
-            step.take(obs)
-            self.obs = step.obs
-
-    def log(self, action: NDArray[Any]) -> None:
-        self.sent.append(action)
-        while self.oldest < self.first_sent.min():
-            self.sent.popleft()
-            self.oldest += 1
-
-    def logs(self) -> list[NDArray[Any]]:
-        """Actions of every env since its episode's start."""
-        empty = self.last_action.numpy()[None][:0]
-        held = np.stack(self.sent) if self.sent else empty
-        return [held[begin - self.oldest :, i] for i, begin in enumerate(self.first_sent)]
-
-    def relog(self, logs: list[NDArray[Any]]) -> None:
-        """Continue from logs that end together at the present step."""
-        longest = max(logs, key=len)
-        held = np.zeros((len(longest), len(logs), *longest.shape[1:]), dtype=longest.dtype)
-        for i, log in enumerate(logs):
-            held[len(longest) - len(log) :, i] = log
-        self.sent = deque(held)
-        self.oldest = 0
-        self.first_sent = np.array([len(longest) - len(log) for log in logs], dtype=np.int64)
-
-
 class Actor:
     """Steps groups of environments in turn: while one steps, the policy acts for the next.
 
@@ -252,7 +170,8 @@ class Actor:
         self._on_episode = on_episode
         self._device = policy.device
         self._graphs = graphs or Graphs(self._device)
-        self._groups: list[_Group] = []
+        self._groups: list[Group] = []
+        self._locked: dict[int, devices.PageLocked] = {}
         for envs, seed in zip(groups, seeds, strict=True):
             first = self._groups[-1].columns.stop if self._groups else 0
             obs = first_obs[len(self._groups)] if first_obs is not None else None
@@ -261,15 +180,18 @@ class Actor:
             generator = torch.Generator(device=self._device).manual_seed(seed)
             self._groups.append(self._group(envs, first, obs, generator))
         self._written: Trajectory | None = None
+        self._own_pace: OwnPace | None = None
         if devices.is_gpu(self._device):
             # Where the host writes rows; they go to the slot once a trajectory.
             self._written = host_rows(
                 policy.spec, unroll_length=unroll_length, num_columns=self.num_columns
             )
+            if OwnPace.suits(self._groups):
+                self._own_pace = OwnPace(policy, self._written, stop=stop, seconds=self.seconds)
 
     def _group(
         self, envs: VecEnv, first: int, obs: Obs[NDArray[Any]], generator: torch.Generator
-    ) -> _Group:
+    ) -> Group:
         step = None
         if devices.is_gpu(self._device):
             step = ActingStep(
@@ -278,8 +200,20 @@ class Actor:
                 unroll_length=self._unroll_length,
                 generator=generator,
                 graphs=self._graphs,
+                memory=self._memory_of(envs),
             )
-        return _Group(envs, first, self.policy, obs, generator, step)
+        return Group(envs, first, self.policy, obs, generator, step)
+
+    def _memory_of(self, envs: VecEnv) -> Obs[Tensor] | None:
+        """Return where worker processes write observations; None: there are none, or the GPU does not reach that."""
+        if not hasattr(envs, "pages"):
+            return None
+        shared = cast("SharedEnvs", envs)
+        if id(envs) not in self._locked:
+            self._locked[id(envs)] = devices.PageLocked(shared.pages, self._device)
+        if not self._locked[id(envs)].holds:
+            return None
+        return map_obs(torch.from_numpy, shared.results.obs)
 
     @property
     def num_columns(self) -> int:
@@ -307,15 +241,12 @@ class Actor:
             slot.last_reward[columns] = group.last_reward
             slot.task[columns] = torch.from_numpy(group.envs.tasks())
         slot.version.fill_(version)
-        for t in range(self._unroll_length):
-            if self._stop is not None and self._stop.stopped:
-                self._leave(in_flight=t > 0)
-            for group in self._groups:
-                if t > 0:
-                    self._receive(group, slot, t - 1)
-                self._act(group, slot, t)
+        if self._own_pace is not None:
+            for t, episode in self._own_pace.collect(self._groups):
+                self._on_episode(replace(episode, env_steps=self._moment(slot, t)))
+        else:
+            self._collect_in_step(slot)
         for group in self._groups:
-            self._receive(group, slot, self._unroll_length - 1)
             # The slot goes to the learner and comes back overwritten; the next trajectory begins with copies.
             if group.step is None:
                 last = obs_at(slot.obs, (self._unroll_length, group.columns))
@@ -327,6 +258,18 @@ class Actor:
         self.env_steps += given.env_steps
         if slot is not given:
             self._hand_over(slot, given)
+
+    def _collect_in_step(self, slot: Trajectory) -> None:
+        """Take every step in all environments of a group at once."""
+        for t in range(self._unroll_length):
+            if self._stop is not None and self._stop.stopped:
+                self._leave(in_flight=t > 0)
+            for group in self._groups:
+                if t > 0:
+                    self._receive(group, slot, t - 1)
+                self._act(group, slot, t)
+        for group in self._groups:
+            self._receive(group, slot, self._unroll_length - 1)
 
     def _hand_over(self, written: Trajectory, slot: Trajectory) -> None:
         """Copy a trajectory to its slot on the GPU: what the host has written, and what has stayed there; wait for it."""
@@ -345,7 +288,7 @@ class Actor:
             group.envs.recv()  # simulators are closed only when they are through
         raise Stopped
 
-    def _act(self, group: _Group, slot: Trajectory, t: int) -> None:
+    def _act(self, group: Group, slot: Trajectory, t: int) -> None:
         began = time.perf_counter()
         columns = group.columns
         last_reward = slot.reward[t - 1, columns] if t else slot.last_reward[columns]
@@ -356,7 +299,7 @@ class Actor:
         self._send(group, slot, t, began)
 
     def _infer_and_sample(
-        self, group: _Group, slot: Trajectory, t: int, last_reward: Tensor
+        self, group: Group, slot: Trajectory, t: int, last_reward: Tensor
     ) -> None:
         columns, row = group.columns, slice(t, t + 1)
         last_action = slot.action[t - 1 : t, columns] if t else slot.last_action[None, columns]
@@ -373,14 +316,14 @@ class Actor:
         slot.behavior[t, columns] = params
         slot.value[t, columns] = out.value[0]
 
-    def _send(self, group: _Group, slot: Trajectory, t: int, began: float) -> None:
+    def _send(self, group: Group, slot: Trajectory, t: int, began: float) -> None:
         action = self.policy.env_action(slot.action[t, group.columns]).numpy().copy()
         group.log(action)
         self.seconds["inference"] += time.perf_counter() - began
         group.envs.send(action)
         slot.valid[t, group.columns] = torch.from_numpy(~group.ended)
 
-    def _receive(self, group: _Group, slot: Trajectory, t: int) -> None:
+    def _receive(self, group: Group, slot: Trajectory, t: int) -> None:
         began = time.perf_counter()
         result = group.envs.recv()
         columns = group.columns
@@ -392,33 +335,17 @@ class Actor:
         slot.terminated[t, columns] = torch.from_numpy(result.terminated)
         slot.truncated[t, columns] = torch.from_numpy(result.truncated)
         slot.starts[t + 1, columns] = torch.from_numpy(group.ended)
-        if group.ended.any():
-            group.first_sent[group.ended] = group.oldest + len(group.sent)
-            group.episodes += group.ended
+        for i in np.flatnonzero(group.ended).tolist():
+            group.begin_episode(i, group.oldest + len(group.sent))
         group.episode_return += result.reward
         group.length += ~group.ended
         group.ended = result.ended.copy()
         if group.ended.any():
-            self._finish_episodes(group, result, self._moment(slot, t))
+            moment = self._moment(slot, t)
+            for i in np.flatnonzero(group.ended).tolist():
+                episode = group.end_episode(i, truncated=bool(result.truncated[i]))
+                self._on_episode(replace(episode, env_steps=moment))
         self.seconds["env"] += time.perf_counter() - began
-
-    def _finish_episodes(self, group: _Group, result: StepResult, env_steps: int) -> None:
-        task = group.envs.tasks()
-        for i in np.flatnonzero(group.ended).tolist():
-            self._on_episode(
-                Episode(
-                    env=group.first + i,
-                    number=int(group.episodes[i]),
-                    episode_return=float(group.episode_return[i]),
-                    length=int(group.length[i]),
-                    env_steps=env_steps,
-                    truncated=bool(result.truncated[i]),
-                    task=int(task[i]),
-                    info=group.envs.episode_info(i),
-                )
-            )
-        group.episode_return[group.ended] = 0.0
-        group.length[group.ended] = 0
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue exactly, between two trajectories."""
@@ -469,10 +396,10 @@ class Actor:
         return False
 
     @property
-    def _numbered(self) -> list[tuple[int, _Group]]:
+    def _numbered(self) -> list[tuple[int, Group]]:
         return list(enumerate(self._groups))
 
-    def _bring_back(self, group: _Group, prefix: str, state: dict[str, Any]) -> bool:
+    def _bring_back(self, group: Group, prefix: str, state: dict[str, Any]) -> bool:
         """Play a group's episodes again; return whether it came to where it was."""
         held = {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
         group.episodes = held["episodes"].numpy().copy()
@@ -513,6 +440,8 @@ class Actor:
             closing.callback(self._infer.close)
             for group in self._groups:
                 closing.callback(group.envs.close)
+            for locked in self._locked.values():
+                closing.callback(locked.close)
 
 
 def generator_name(group: int) -> str:

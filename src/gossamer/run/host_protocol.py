@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from gossamer.build.auto import Plan
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.roles.actor import Episode
+from gossamer.roles.acting_group import Episode
 from gossamer.run.checkpoint_contents import LearnerState
 from gossamer.system.messages import Message
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Score
     from gossamer.record.folder import RunFolder
-    from gossamer.roles.actor import Episode
+    from gossamer.roles.acting_group import Episode
     from gossamer.roles.evaluator import Evaluation
     from gossamer.run.checkpoint_contents import WindowState
 

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Generator, Sequence
 
+    import numpy as np
     import torch
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -81,12 +83,12 @@ def send(x: Tensor, device: torch.device) -> Tensor:
     return (pinned(x) if x.device.type == "cpu" else x).to(device, non_blocking=True)
 
 
-_PAGE_LOCKED: dict[int, mmap.mmap] = {}
+_PAGE_LOCKED: dict[int, mmap.mmap | NDArray[np.uint8]] = {}
 """By address; memory that was given back while it is locked would be written to by copies for others."""
 
 
 class PageLocked:
-    """Mapped memory of the host that a GPU reaches by itself until `close`.
+    """Memory of the host that a GPU reaches by itself until `close`.
 
     Where the system refuses, it stays as it was: slower, not wrong.
 
@@ -95,7 +97,7 @@ class PageLocked:
         device: the GPU; on a CPU this does nothing.
     """
 
-    def __init__(self, memory: mmap.mmap, device: torch.device):
+    def __init__(self, memory: mmap.mmap | NDArray[np.uint8], device: torch.device):
         self._address, self._device = 0, device
         if device.type != "cuda":
             return
@@ -105,6 +107,11 @@ class PageLocked:
         if self._ask("cudaHostRegister", address, len(memory), 0):
             self._address = address
             _PAGE_LOCKED[address] = memory
+
+    @property
+    def holds(self) -> bool:
+        """Whether the GPU reaches it."""
+        return bool(self._address)
 
     def _ask(self, name: str, *args: int) -> bool:
         """Call a function of CUDA on this device; return whether it was done."""

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
-    from gossamer.roles.actor import Episode
+    from gossamer.roles.acting_group import Episode
     from gossamer.run.placements.channel import Channel
     from gossamer.run.placements.child_protocol import ActorReply, ActorRequest, ActorTask
     from gossamer.types import Trajectory

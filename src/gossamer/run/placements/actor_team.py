@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.roles.actor import Episode
+    from gossamer.roles.acting_group import Episode
     from gossamer.run.placements.channel import Channel
     from gossamer.run.placements.child_protocol import ActorRequest
     from gossamer.run.placements.remote_actor import RemoteActorPlacer

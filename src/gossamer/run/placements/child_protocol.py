@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gossamer.build.auto import Plan
 from gossamer.links.wire import Address
-from gossamer.roles.actor import Episode
+from gossamer.roles.acting_group import Episode
 from gossamer.run.checkpoint_contents import InitialState
 from gossamer.run.host_protocol import Event, Failed, Notice
 from gossamer.system.blocks import Place

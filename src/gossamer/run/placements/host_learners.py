@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gossamer.build.replays import Blocks
     from gossamer.config import TrainConfig
     from gossamer.links.collective import Collective
-    from gossamer.roles.actor import Episode
+    from gossamer.roles.acting_group import Episode
     from gossamer.run.placements.remote_actor import RemoteActorPlacer
     from gossamer.spec import EnvSpec
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from gossamer.config import TrainConfig
-    from gossamer.roles.actor import Episode
+    from gossamer.roles.acting_group import Episode
     from gossamer.run.host_protocol import Event
     from gossamer.run.placements.host_learners import HostLearners
     from gossamer.run.placements.orders import SharedOrders
