@@ -94,8 +94,8 @@ def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
     assert workers(16) == (128, 2, 16)
     assert workers(8) == (128, 2, 8)
     assert workers(1)[2] == 0, "cores would be wanting"
-    assert workers(24, num_envs=44)[2] == 11, "a divisor of a group, two games of it each"
-    assert workers(16, num_envs=32)[2] == 8
+    assert workers(24, num_envs=88)[2] == 22, "a divisor of a group"
+    assert workers(16, num_envs=32)[2] == 16, "one game of a group each"
     assert workers(8, num_envs=62)[2] == 0, "a worker alone gains nothing"
     for fewer in (
         {"num_envs": 16},

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 MANY_GAMES = 32
 """Atari games from which on it pays to make them in processes side by side."""
-LEAST_SHARE = 2
-"""Games of a group that a worker process steps, at least."""
 WORKER_BYTES = 200 << 20
 """Memory of a worker process and its games."""
 Device = Literal["cpu", "cuda", "meta"]
@@ -159,8 +157,8 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
 def count_env_workers(config: TrainConfig, num_envs: int, groups: int, cores: int) -> int:
     """Return how many processes make and step each group of environments beside a GPU where nothing is asked for.
 
-    Making an Atari game takes a tenth of a second, in which no other one is made in the same process. A process that
-    steps one game of a group costs more than it gives (docs/results/gpu.md).
+    Making an Atari game takes a tenth of a second, in which no other one is made in the same process. Since processes go
+    at their own pace, one that steps a single game of each group is worth it too (docs/results/gpu.md).
     """
     asked = config.env.workers is not None or config.placement == "inline"
     if asked or config.actors_per_learner or not is_atari(config.env_id):
@@ -168,8 +166,7 @@ def count_env_workers(config: TrainConfig, num_envs: int, groups: int, cores: in
     if num_envs < MANY_GAMES or num_envs % groups or not main_is_ours():
         return 0
     size, most = num_envs // groups, cores // max(config.learners_per_process, 1)
-    shares = range(2, min(most, size // LEAST_SHARE) + 1)
-    found = max((n for n in shares if size % n == 0), default=0)
+    found = max((n for n in range(2, min(most, size) + 1) if size % n == 0), default=0)
     learners = 1 if config.placement == "cluster" else config.num_learners
     if 2 * learners * found * WORKER_BYTES > free_memory():
         return 0

@@ -91,13 +91,15 @@ class OwnPace:
                 raise Stopped
             for pace in paces:
                 if pace.is_due:
+                    self._take(pace, found)
                     self._act(pace)
             began = time.perf_counter()
             for number, _ in poll.poll():
                 for pace in told[number]:
-                    self._receive(pace, found)
+                    pace.arrive(pace.envs.arrived())
             self._seconds["env"] += time.perf_counter() - began
         for pace in paces:
+            self._take(pace, found)
             pace.step.take(pace.envs.results.obs)
             self._log(pace.group)
         return sorted(found, key=lambda x: (x[0], x[1].env))
@@ -118,12 +120,12 @@ class OwnPace:
         pace.envs.send_parts(pace.waiting, sent)
         pace.waiting = []
 
-    def _receive(self, pace: _Pace, found: list[tuple[int, Episode]]) -> None:
-        """Take the steps of the workers that have arrived."""
-        workers = pace.envs.arrived()
-        if not workers:
+    def _take(self, pace: _Pace, found: list[tuple[int, Episode]]) -> None:
+        """Take the steps of the workers that have arrived since the last call."""
+        if not pace.arrived:
             return
-        group, here = pace.group, pace.envs_of(workers)
+        began = time.perf_counter()
+        group, here = pace.group, pace.envs_of(pace.arrived)
         t, columns, result, begun = (
             pace.rows[here],
             group.first + here,
@@ -143,7 +145,9 @@ class OwnPace:
         begun[here] = ended
         for i, row in zip(here[ended].tolist(), t[ended].tolist(), strict=True):
             found.append((row, group.end_episode(i, truncated=bool(result.truncated[i]))))
-        pace.arrive(workers, here)
+        pace.rows[here] += 1
+        pace.arrived = []
+        self._seconds["env"] += time.perf_counter() - began
 
     def _log(self, group: Group) -> None:
         action = self._policy.env_action(self._slot.action[:, group.columns])
@@ -162,8 +166,11 @@ class _Pace:
         self.step = cast("ActingStep", group.step)
         self._parts = [np.arange(part.start, part.stop) for part in self.envs.parts]
         self._length = len(slot.reward)
+        self._steps = [0] * len(self._parts)
         self.rows = np.zeros(self.envs.num_envs, np.int64)
-        """[n] row that each environment's newest observation belongs to."""
+        """[n] row that each env's newest observation belongs to, steps of `arrived` not included."""
+        self.arrived: list[int] = []
+        """Workers whose last step has not been looked at yet."""
         self.waiting = list(range(len(self._parts)))
         """Workers that are to be acted for."""
         self.left = len(self._parts)
@@ -189,11 +196,12 @@ class _Pace:
         """Return the environments of some workers."""
         return np.concatenate([self._parts[i] for i in workers])
 
-    def arrive(self, workers: Sequence[int], envs: NDArray[np.int64]) -> None:
+    def arrive(self, workers: Sequence[int]) -> None:
         """Note that workers have done a step of their environments."""
-        self.rows[envs] += 1
+        self.arrived += workers
         for worker in workers:
-            if self.rows[self._parts[worker][0]] == self._length:
+            self._steps[worker] += 1
+            if self._steps[worker] == self._length:
                 self.left -= 1
             else:
                 self.waiting.append(worker)
