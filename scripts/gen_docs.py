@@ -70,8 +70,8 @@ METRICS_INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from gossamer/record/metrics.py; edit that. -->
 
-Each line of `metrics.jsonl` is one JSON object, appended and flushed. A name that is
-not in this table is refused when it is written. A value that is not finite is `null`. *Env steps*
+Each line of `metrics.jsonl` is one JSON object, appended and flushed. Metrics of your own parts
+begin with `own/`; any other name that is not in this table is refused when it is written. A value that is not finite is `null`. *Env steps*
 are decisions; an Atari env step is 4 emulator frames unless `--env.frame-skip` changes that.
 
 Each learner appends rows: learner 0 at most once a second, the other learners every ten seconds. Metrics of

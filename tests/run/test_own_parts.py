@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from programs import gossamer
+from waiting import PATIENCE_SECONDS
 
 from gossamer import cli, load_policy, make_config, train
 from gossamer.config import own_parts
@@ -41,6 +44,22 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def policy_of(run: str) -> list[torch.Tensor]:
     return list(load_policy(run).state_dict().values())
+
+
+def test_the_test_of_an_algorithm_runs_as_printed(folder: Path) -> None:
+    root = Path(__file__).parents[2]
+    (block,) = re.findall(r"^```text\n(import torch\n.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (folder / "test_my_parts.py").write_text(block)
+    verb, words = "make test ARGS=", "test_my_parts.py -n 0"
+    assert f'PYTHONPATH=tests/support {verb}"{words}"' in PAGE
+    recipe = (root / "Makefile").read_text().partition("\ntest:")[2].splitlines()[1]
+    assert "-m pytest" in recipe, "which puts the folder on the path"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-c", str(root / "pyproject.toml"), *words.split()],
+        env=os.environ | {"PYTHONPATH": f"{root / 'src'}:{root / 'tests' / 'support'}"},
+        capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert "2 passed" in done.stdout, done.stdout + done.stderr
 
 
 def test_an_algorithm_in_passes_learns_and_resumes_exactly(folder: Path) -> None:
