@@ -117,7 +117,7 @@ class SharedEnvs(VecEnv, Protocol):
 
     @property
     def paced(self) -> bool:
-        """Whether every worker may go on by itself: what is asked about episodes needs none of them."""
+        """Whether every worker may go on by itself: what is asked about episodes needs no worker."""
         ...
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 
@@ -52,6 +53,7 @@ def collected(groups, policy, graphs=None):
     """What an actor collects, tells and keeps."""
     episodes = []
     actor = actor_of(groups, policy, episodes, graphs=graphs or calling())
+    sent = [watched(envs) for envs in groups]
     slot = empty_trajectory(
         policy.spec, unroll_length=T, num_columns=actor.num_columns, core_units=policy.core_units
     )
@@ -61,7 +63,22 @@ def collected(groups, policy, graphs=None):
         found.append({name: x.clone() for name, x, _ in slot.each()})
     state = actor.state_dict()
     actor.close()
+    for envs, workers in zip(groups, sent, strict=True):
+        alone = [x for x in workers if len(x) < len(envs.parts)]
+        assert bool(alone) == envs.paced, "some are acted for while others are at a step"
     return found, episodes, state
+
+
+def watched(envs):
+    """The workers of each step that environments are asked for from now on."""
+    found, send = [], envs.send_parts
+
+    def noted(workers, action):
+        found.append([*workers])
+        send(workers, action)
+
+    envs.send_parts = noted
+    return found
 
 
 def assert_same(one, other):
@@ -126,6 +143,7 @@ def pong(paced):
     )
     for envs in groups:
         assert envs.paced
+        assert envs.pages.ctypes.data % mmap.PAGESIZE == 0, "only whole pages are locked"
         envs.paced = paced
     return groups
 

@@ -111,7 +111,9 @@ def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
     laptop = Machine(16, "a processor", (), ("cpu",), "2.13.0")
     assert make_plan(config, spec, laptop).env_workers == 0, "learners make their own"
     monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 6 << 30)
-    assert workers(16)[2] == 0, "sixteen processes take half of it"
+    assert workers(16)[2] == 8, "sixteen processes take half of it"
+    monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 512 << 20)
+    assert workers(16)[2] == 0
     monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 64 << 30)
     assert workers(16)[2] == 16
     monkeypatch.setattr("gossamer.build.auto.main_is_ours", lambda: False)

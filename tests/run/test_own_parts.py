@@ -48,7 +48,9 @@ def policy_of(run: str) -> list[torch.Tensor]:
 
 def test_the_test_of_an_algorithm_runs_as_printed(folder: Path) -> None:
     root = Path(__file__).parents[2]
-    (block,) = re.findall(r"^```text\n(import torch\n.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+    (block,) = re.findall(
+        r"^```text\n(import torch\n.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL
+    )
     (folder / "test_my_parts.py").write_text(block)
     verb, words = "make test ARGS=", "test_my_parts.py -n 0"
     assert f'PYTHONPATH=tests/support {verb}"{words}"' in PAGE

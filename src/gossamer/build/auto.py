@@ -165,12 +165,12 @@ def count_env_workers(config: TrainConfig, num_envs: int, groups: int, cores: in
         return 0
     if num_envs < MANY_GAMES or num_envs % groups or not main_is_ours():
         return 0
-    size, most = num_envs // groups, cores // max(config.learners_per_process, 1)
-    found = max((n for n in range(2, min(most, size) + 1) if size % n == 0), default=0)
     learners = 1 if config.placement == "cluster" else config.num_learners
-    if 2 * learners * found * WORKER_BYTES > free_memory():
-        return 0
-    return found
+    size = num_envs // groups
+    # Twice the memory, as a run needs some too.
+    fitting = int(free_memory() // (2 * learners * WORKER_BYTES))
+    most = min(cores // max(config.learners_per_process, 1), fitting)
+    return max((n for n in range(2, min(most, size) + 1) if size % n == 0), default=0)
 
 
 def learners_machine(config: TrainConfig, machine: Machine) -> Machine:

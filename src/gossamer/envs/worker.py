@@ -39,7 +39,7 @@ LOOK_SECONDS = 0.5
 STEP = b"s"
 """Asks for a step; every other message is a pickled request."""
 TOLD_BYTES = 2
-"""Of a worker's index, with which it says that what was asked for is done, or has failed. No write this short is split."""
+"""Bytes of a worker's index, which it writes when a request is done or has failed. A write this short is never split."""
 _DOINGS = ("", CONSTRUCTOR, "reset", "step", CLOSE)
 _WORDS = 3
 """Words of a worker's sign in shared memory: its beats, which environment is at something, and at what."""
@@ -87,7 +87,7 @@ class SharedArrays:
         # Processes map it at other addresses, but at the same place of a page.
         first = -whole.ctypes.data % page
         self.pages = whole[first : first + nbytes]
-        """Whole pages, in which everything else lies; nothing of others does."""
+        """Whole pages that hold everything else, and nothing of other objects."""
         held: dict[str, NDArray[Any]] = {
             name: np.ndarray(shape, dtype, buffer=self.pages.data, offset=places[name])
             for name, (shape, dtype) in fields.items()

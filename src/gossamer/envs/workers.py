@@ -341,6 +341,8 @@ class WorkerEnvs:
     def _begin(
         self, episodes: NDArray[np.int64], logs: list[NDArray[Any]] | None
     ) -> Obs[NDArray[Any]]:
+        while self._asked:  # a step that nobody received is not the answer to this
+            self._look(None)
         for i, rows in enumerate(self.parts):
             self._asked.add(i)
             self._request(i, ("begin", episodes[rows], None if logs is None else logs[rows]))
@@ -427,7 +429,7 @@ class WorkerEnvs:
     def _refuse_failed(self, failure: type[Exception]) -> None:
         failed = np.flatnonzero(self._arrays.failed)
         if len(failed):
-            self._arrays.failed[:] = False
+            self._arrays.failed[failed] = False
             try:
                 texts = [self._requests[i].recv() for i in failed]
             except _LOST as error:

@@ -85,7 +85,7 @@ class Group:
         self.first_sent[i] = step
         self.episodes[i] += 1
 
-    def end_episode(self, i: int, *, truncated: bool) -> Episode:
+    def end_episode(self, i: int, *, truncated: bool, task: int) -> Episode:
         """Return the episode of environment i that has just ended; its `env_steps` are the actor's to say."""
         episode = Episode(
             env=self.first + i,
@@ -94,7 +94,7 @@ class Group:
             length=int(self.length[i]),
             env_steps=0,
             truncated=truncated,
-            task=int(self.envs.tasks()[i]),
+            task=task,
             info=self.envs.episode_info(i),
         )
         self.episode_return[i] = 0.0

@@ -341,9 +341,11 @@ class Actor:
         group.length += ~group.ended
         group.ended = result.ended.copy()
         if group.ended.any():
-            moment = self._moment(slot, t)
+            moment, tasks = self._moment(slot, t), group.envs.tasks()
             for i in np.flatnonzero(group.ended).tolist():
-                episode = group.end_episode(i, truncated=bool(result.truncated[i]))
+                episode = group.end_episode(
+                    i, truncated=bool(result.truncated[i]), task=int(tasks[i])
+                )
                 self._on_episode(replace(episode, env_steps=moment))
         self.seconds["env"] += time.perf_counter() - began
 

@@ -87,7 +87,7 @@ class OwnPace:
             if self._stop is not None and self._stop.stopped:
                 for pace in paces:
                     if pace.envs.in_flight:
-                        pace.envs.recv()  # simulators are closed only when they are through
+                        pace.envs.recv()
                 raise Stopped
             for pace in paces:
                 if pace.is_due:
@@ -144,7 +144,9 @@ class OwnPace:
         group.length[here] += ~begun[here]
         begun[here] = ended
         for i, row in zip(here[ended].tolist(), t[ended].tolist(), strict=True):
-            found.append((row, group.end_episode(i, truncated=bool(result.truncated[i]))))
+            # Whoever goes at its own pace has one task.
+            episode = group.end_episode(i, truncated=bool(result.truncated[i]), task=0)
+            found.append((row, episode))
         pace.rows[here] += 1
         pace.arrived = []
         self._seconds["env"] += time.perf_counter() - began
