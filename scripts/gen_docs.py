@@ -38,11 +38,11 @@ SETTINGS_INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from the docstrings in the code; edit those. -->
 
-Every setting of `gossamer train`: its flag, the default, and what it means. Defaults are those of a run with the
-default algorithm, PPO; in the tables of the other algorithms, of a run with that algorithm. *by suite*: the default
+Every setting of `gossamer train`: its flag, its default and its meaning. Defaults are for a run with the
+default algorithm, PPO; in the table of another algorithm, they are for a run with that algorithm. *by suite*: the default
 depends on the environment's suite. `gossamer train ENV --help` shows the values for one environment, and the pages of
 [PPO](algorithms/ppo.md), [A2C](algorithms/a2c.md), [V-trace](algorithms/vtrace.md), [LASER](algorithms/laser.md) and
-[IMPACT](algorithms/impact.md) have a table of all suites.
+[IMPACT](algorithms/impact.md) each have a table of all suites.
 
 The same names, with underscores and nested tables, are the keys of `--config` files:
 
@@ -58,10 +58,10 @@ passes = 2
 learning_rate = [2.5e-4]
 ```
 
-Precedence, highest first: command line, `--config` files, the resumed run, what
-`gossamer tune` found on this machine, the suite, the defaults of the code.
+Precedence, highest first: command line, `--config` files, the resumed run, the settings that
+`gossamer tune` found on this machine, the suite's defaults, the defaults in the code.
 `--show-config` prints every setting that would be used and the layer that set it. `auto`, and `0` where the text says
-auto, are resolved from the environment and the machine at the start.
+`0: auto`, are resolved from the environment and the machine at the start of a run.
 
 """
 
@@ -70,14 +70,14 @@ METRICS_INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from gossamer/record/metrics.py; edit that. -->
 
-Each line of `metrics.jsonl` is one JSON object, appended and flushed. Metrics of your own parts
-begin with `own/`; any other name that is not in this table is refused when it is written. A value that is not finite is `null`. *Env steps*
+Each line of `metrics.jsonl` is one JSON object, which is flushed as soon as it is appended. Metrics of your own parts
+begin with `own/`; writing any other name that is not in these tables is an error. A value that is not finite is `null`. *Env steps*
 are decisions; an Atari env step is 4 emulator frames unless `--env.frame-skip` changes that.
 
 Each learner appends rows: learner 0 at most once a second, the other learners every ten seconds. Metrics of
 the whole run (returns, evaluations, `topology/disagreement`) are in the rows of learner 0.
 
-A second replay of the same kind is numbered: `replay/elite_2_columns`, in the order of `replays`.
+Replays of the same kind are numbered from the second on, in the order of `replays`: `replay/elite_2_columns`.
 
 """
 

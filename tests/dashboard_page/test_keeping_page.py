@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -15,15 +16,16 @@ import pytest
 from made_runs import made_runs
 from pages import served, visit
 
+from gossamer.dashboard.views import VIEWS
 from gossamer.record.about import ABOUT
 from gossamer.record.folder import RunFolder
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page, Route
+    from playwright.sync_api import APIResponse, Locator, Page, Route
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 pytest.importorskip("starlette", reason="needs the extra dashboard")
-from playwright.sync_api import expect
+from playwright.sync_api import Error, expect
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -335,6 +337,74 @@ def test_views_are_saved_opened_and_deleted(live: Page, root: Path) -> None:
     views = json.loads((root / "views.json").read_text())["views"]
     assert [view["name"] for view in views] == [f"V-trace {EVIL}"]
     assert live.locator("img[src=x]").count() == 0
+
+
+def test_views_that_were_read_before_a_change_do_not_come_back(live: Page, root: Path) -> None:
+    late: list[tuple[Route, APIResponse]] = []
+
+    def hold(route: Route) -> None:
+        if route.request.method == "POST":
+            route.continue_()
+        else:
+            late.append((route, route.fetch()))
+
+    (root / VIEWS).write_text(json.dumps({"views": [{"name": "Old", "address": "#/runs?q=old"}]}))
+    live.reload()
+    visit(live)
+    menu = live.locator("summary", has_text="Views")
+    menu.click()
+    listed = live.locator(".saved-list a")
+    expect(listed).to_have_text(["Old"])
+    live.keyboard.press("Escape")
+    live.route("**/api/views*", hold)
+    try:
+        menu.click()
+        delete = live.get_by_label("Delete the view Old")
+        delete.click()
+        delete.click()
+        expect(listed).to_have_count(0)
+        while not late:
+            live.wait_for_timeout(20)
+        [(route, answer)] = late
+        with suppress(Error):  # the page may have given it up
+            route.fulfill(response=answer)
+        live.evaluate("() => new Promise((done) => setTimeout(done, 300))")
+        expect(listed).to_have_count(0)
+    finally:
+        live.unroute_all(behavior="ignoreErrors")
+
+
+def test_a_name_that_is_typed_while_a_view_is_saved_stays(live: Page, root: Path) -> None:
+    held: list[Route] = []
+    live.reload()
+    visit(live)
+    menu = live.locator("summary", has_text="Views")
+    menu.click()
+    name = live.get_by_label("Name of the view")
+    live.route("**/api/views?act=save", lambda route: held.append(route))
+    try:
+        name.fill("First")
+        live.keyboard.press("Enter")
+        name.fill("Second")
+        while not held:  # ended by the test's own limit of time
+            live.wait_for_timeout(20)
+        held.pop().continue_()
+        expect(live.locator(".saved-list a")).to_have_text(["First"])
+        expect(name).to_have_value("Second")
+    finally:
+        live.unroute_all(behavior="ignoreErrors")
+
+
+def test_what_is_typed_at_once_in_a_menu_that_opens_stays(live: Page) -> None:
+    visit(live)
+    typed = live.evaluate(
+        """() => {
+            document.querySelector("#saved summary").click();
+            document.activeElement.value = "At once";
+            return new Promise((done) => setTimeout(() => done(document.querySelector(".saved-form input").value), 200));
+        }"""
+    )
+    assert typed == "At once"
 
 
 def test_a_saved_view_that_is_being_pressed_stays_until_it_is_let_go(

@@ -117,7 +117,8 @@ class Algorithm:
     value_cost: Amount = 0.5
     """Weight of the value loss 0.5 (target - V)^2, >= 0."""
     entropy_cost: tuple[Amount, ...] = (0.01,)
-    """Weight of the entropy bonus, per nat, >= 0: one, or one per learner; 0.01 as in A3C and IMPALA."""
+    """Weight of the entropy bonus, per nat, >= 0: one value, or one per learner; 0.01 as in A3C and
+    IMPALA."""
     reward_clip: Literal["none", "clamp", "sign", "soft_asymmetric"] = "none"
     """How rewards are changed for training. none: unchanged. clamp: to [-1, 1]. sign: -1, 0 or 1.
     soft_asymmetric: 5 tanh(r / 5), times 0.3 if negative. Recorded returns use the original rewards."""
@@ -127,13 +128,15 @@ class Algorithm:
     value_norm: bool = False
     """Normalise value targets by their running mean and deviation."""
     scale_rewards: bool = False
-    """Divide advantages by the running deviation of value targets too, so that the entropy bonus has the same
-    weight at any reward scale (as reward scaling in OpenAI Baselines). Needs value_norm."""
+    """Also divide advantages by the running deviation of value targets, so that the entropy bonus
+    has the same weight at any reward scale (as reward scaling in OpenAI Baselines). Needs
+    value_norm."""
     num_minibatches: Count = 1
-    """Minibatches per pass, >= 1, each one optimizer step; every minibatch has whole columns."""
+    """Minibatches per pass, >= 1, each one optimizer step; a minibatch consists of whole
+    columns."""
     reduction: Literal["mean", "sum"] = "mean"
-    """mean: the loss is divided by the valid rows of the minibatch. sum: the loss is the sum over these rows
-    (IMPALA's published costs and gradient clip of 40 are for sums)."""
+    """mean: the loss is divided by the number of valid rows of the minibatch. sum: the loss is the
+    sum over these rows (IMPALA's published costs and gradient clip of 40 are for sums)."""
 
     def __init_subclass__(cls) -> None:
         """Name an algorithm that does not name itself after its class."""

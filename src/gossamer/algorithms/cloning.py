@@ -24,9 +24,10 @@ class CloningAlgorithm(Algorithm):
     """
 
     policy_cloning_cost: Amount = 0.0
-    """Weight of KL(behavior || policy) on replayed columns, >= 0; CLEAR has 0.01 (Rolnick et al. 2019)."""
+    """Weight of KL(behavior || policy) on replayed columns, >= 0; CLEAR uses 0.01 (Rolnick et al.
+    2019)."""
     value_cloning_cost: Amount = 0.0
-    """Weight of (recorded value - V)^2 on replayed columns, >= 0; CLEAR has 0.005."""
+    """Weight of (recorded value - V)^2 on replayed columns, >= 0; CLEAR uses 0.005."""
 
     def more_losses(
         self, policy: Policy, batch: Batch, now: ActionDistribution, value: Tensor, keep: Tensor

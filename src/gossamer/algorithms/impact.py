@@ -43,21 +43,24 @@ class Impact(CloningAlgorithm):
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch; importance
     weights come after."""
     num_minibatches: Count = 4
-    """Minibatches per pass, >= 1, each one optimizer step; every minibatch has whole columns."""
+    """Minibatches per pass, >= 1, each one optimizer step; a minibatch consists of whole
+    columns."""
     passes: Count = 1
-    """Passes over each batch, >= 1. Data from a replay is also learnt several times."""
+    """Passes over each batch, >= 1. With a replay, data is learnt several times even with one
+    pass."""
     clip_ratio: Positive = 0.2
     """Clip range of the probability ratio to the target policy, > 0."""
     max_target_ratio: Positive = 2.0
-    """Cap on behavior / target policy within the clipped ratio, > 0; 2 as in the paper."""
+    """Cap on the ratio of behavior to target policy within the clipped ratio, > 0; 2 as in the
+    paper."""
     target_every_updates: Count = 16
     """Number of updates after which the policy is copied to the target policy again, >= 1."""
     clip_rho: Positive = 1.0
-    """Cap on target policy / behavior in the targets, > 0."""
+    """Cap on the ratio of target policy to behavior in the value targets, > 0."""
     clip_c: Positive = 1.0
     """Cap on the importance weight that carries later corrections back, > 0."""
     clip_pg_rho: Positive = 1.0
-    """Cap on target policy / behavior in the advantages, > 0."""
+    """Cap on the ratio of target policy to behavior in the advantages, > 0."""
 
     def init_state(self, policy: Policy, state: AlgorithmState) -> None:
         """Begin with a target policy like the policy."""

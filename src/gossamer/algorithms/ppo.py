@@ -39,27 +39,29 @@ class PPO(Algorithm):
     corrects: ClassVar[bool] = False
 
     trace_lambda: Fraction = 0.95
-    """Lambda of GAE, in [0, 1]; the paper's Atari setting."""
+    """Lambda of GAE, in [0, 1]; 0.95 as in the paper's Atari setting."""
     normalize_advantage: bool = True
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
     num_minibatches: Count = 4
     """Minibatches per pass, >= 1, each one optimizer step."""
     deal: Literal["auto", "columns", "rows"] = "auto"
-    """How a batch is split into minibatches. columns: by whole unrolls. rows: by single env steps, so that a
-    small minibatch mixes many episodes; not for recurrent policies. auto: rows for vector observations, and
-    where there are more minibatches than columns, if the policy is not recurrent; else columns."""
+    """How a batch is split into minibatches. columns: by whole unrolls. rows: by single env steps,
+    so that a small minibatch mixes many episodes; not for recurrent policies. auto: rows if the
+    policy is not recurrent and either observations are vectors or there are more minibatches than
+    columns; else columns."""
     passes: Count = 4
     """Passes over each batch, >= 1."""
     clip_ratio: Positive = 0.2
-    """Clip range of the probability ratio, > 0: beyond it the loss has no incentive to move the ratio further from
-    1."""
+    """Clip range of the probability ratio, > 0: beyond it the loss gives no incentive to move the
+    ratio further from 1."""
     clip_value: Amount = 0.0
     """Clip range of predicted values around the recorded ones, in units of return. 0: no value clipping."""
     max_kl_nats: Amount = 0.0
     """Skip the rest of a batch when the mean KL(behavior || policy) exceeds this value. 0: never."""
     target_kl_nats: Amount = 0.0
-    """Adapt the learning rate to this KL: divide it by 1.5 when the KL is more than twice this value,
-    multiply it by 1.5 when the KL is less than half, within a factor of 100 of the schedule. 0: off."""
+    """Adapt the learning rate to this KL: divide it by 1.5 when the KL is more than twice this
+    value, multiply it by 1.5 when the KL is less than half of this value. The rate stays within a
+    factor of 100 of the schedule. 0: off."""
 
     def prepare(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Batch:
         """Return the batch with returns of the recorded values, its rows as columns where rows are dealt."""

@@ -33,7 +33,7 @@ class VTrace(CloningAlgorithm):
     corrects: ClassVar[bool] = True
 
     passes: Count = 1
-    """Passes over each batch, >= 1; importance weights are recomputed for each."""
+    """Passes over each batch, >= 1; importance weights are recomputed for each pass."""
     clip_rho: Positive = 1.0
     """Cap on the importance weight in the targets, > 0; higher is less biased and noisier."""
     clip_c: Positive = 1.0

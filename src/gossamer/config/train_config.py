@@ -36,9 +36,10 @@ class EvaluationConfig:
     """Evaluation during training, in full episodes with seeds that neither training nor `gossamer eval` uses."""
 
     episodes: CountToMillion = 5
-    """Episodes per evaluation, >= 1. For a family of tasks: at least this many on the training tasks and on the
-    held-out tasks, the same number for every task. Of more than 100 tasks, only 100 evenly spaced tasks (or as many
-    as evaluation.episodes, if that is more) are played, one episode each."""
+    """Episodes per evaluation, >= 1. For a family of tasks: at least this many on the training
+    tasks and on the held-out tasks, the same number for every task. If there are more than 100
+    tasks, only 100 evenly spaced tasks (or as many as evaluation.episodes, if that is more) are
+    played, one episode each."""
     every_seconds: Seconds = 60.0
     """Seconds between evaluations, >= 0. 0: no evaluation. With learners that mix parameters, every second
     evaluation plays their average, which is the run's policy; the other evaluations play one learner after another.
@@ -75,9 +76,10 @@ class ClusterConfig:
     gpus_per_learner: Annotated[float, Meta(ge=0, le=1024)] = 0.0
     """GPUs for each learner, >= 0; with a fraction, learners share a GPU."""
     min_learners: Whole = 0
-    """Smallest number of learners to train with, in [0, num_learners]. The run begins when this many learners have
-    a place; the other learners start later, when machines join, from the average of the learners that they hear. 0:
-    the run begins with all learners. Topology allreduce always needs all learners."""
+    """Smallest number of learners to train with, in [0, num_learners]. The run begins when this
+    many learners have a place; the other learners start later, when machines join, from the average
+    of the learners whose messages they mix. 0: the run begins with all learners. Topology allreduce
+    always needs all learners."""
     wait_seconds: Seconds = 120.0
     """Longest time to wait until min_learners learners have a place, >= 0. After this time every learner that still
     has no place is reported."""
@@ -97,14 +99,14 @@ class TrainConfig:
     replays: tuple[ReplaySettings, ...] = (QueueSettings(),)
     """Sources of a batch: a queue (entry 0 by default) and replays. Their fractions sum to 1."""
     replay_ratio: Annotated[float, Meta(ge=0, le=10_000)] = 0.0
-    """Replayed columns per online column, >= 0. It stands for a queue and one replay with matching fractions; the
-    replay is uniform unless --replays.1.name names another kind."""
+    """Replayed columns per online column, >= 0. A value above 0 sets up a queue and one replay with
+    matching fractions; the replay is uniform unless --replays.1.name names another kind."""
     replay_burn_in: Whole = 0
     """Recurrent policies: number of rows at the start of each replayed column that only refresh the recurrent
     state and are not trained on, in [0, unroll_length)."""
     prefetch_batches: Annotated[int, Meta(ge=0, le=64)] = 1
-    """Batches sampled from replays ahead of the learner, in [0, 64]. The inline placement samples equally far
-    ahead, so that results do not depend on the placement."""
+    """Number of batches to sample from replays ahead of the learner, in [0, 64]. The inline
+    placement samples as far ahead as the others, so that results do not depend on the placement."""
     checkpoint_replay: bool = False
     """Save the contents of replays in every checkpoint. Resuming is then exact at lag 0 and 1 (except if learner
     processes share a replay), and checkpoints grow by the size of the replay. Off: a resumed run starts with empty
@@ -126,8 +128,8 @@ class TrainConfig:
     stop_after_seconds: Seconds = 0.0
     """Stop after this much wall time, >= 0, summed over the first command and all resumes. 0: no limit."""
     stop_at_return: Number | None = None
-    """Stop when the mean return of the last 100 training episodes (equally many of each learner) reaches this
-    value. none: no target."""
+    """Stop when the mean return of the last 100 training episodes (the same number from each
+    learner) reaches this value. none: no target."""
     stop_within_seconds: Amount = 30.0
     """After a request to stop (Ctrl-C, SIGTERM, a closed terminal, --stop-after-seconds): time allowed for
     the current batch to finish, >= 0. A batch that takes longer is dropped, and the run can be resumed from
@@ -155,8 +157,8 @@ class TrainConfig:
     """Where learners run with placement cluster."""
 
     placement: Literal["inline", "local", "cluster"] = "local"
-    """Where roles run. inline: one role at a time, in one thread. local: roles overlap on this machine.
-    cluster: every learner on some machine of a Ray cluster."""
+    """Where roles run. inline: one role at a time, in one thread. local: roles overlap on this
+    machine. cluster: each learner runs on a machine of a Ray cluster."""
     lag: Literal["auto", "0", "1", "free"] = "auto"
     """Number of policy versions that actors may be behind the learner. 0: actors wait for each update. 1: acting
     and learning overlap, reproducibly. free: actors wait only if the queue is full; fastest. auto: 1 for algorithms
@@ -165,10 +167,10 @@ class TrainConfig:
     """Environments per learner, >= 0. 0: auto, which is 64 for images (128 on a GPU), otherwise 16. Most suites
     set a number."""
     num_learners: Annotated[int, Meta(ge=1, le=65536)] = 1
-    """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer. auto: one
-    learner for every two cores, on CPUs with at least four cores; these learners gossip if no topology is chosen.
-    auto is one learner on a GPU, with replays, with a given number of threads or actors, and for less than 200,000
-    env steps."""
+    """Number of learners, in [1, 65536], each with its own environments, random streams and
+    optimizer. auto: one learner for every two cores, on CPUs with at least four cores; these
+    learners gossip if no topology is chosen. auto is one learner on a GPU, with replays, for fewer
+    than 200,000 env steps, and if you set a number of threads or actors."""
     learners_per_process: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Learners per process, >= 0; the learners of one process take turns. 0: auto, which is one, or more if there
     are over two learners per core."""
@@ -179,7 +181,7 @@ class TrainConfig:
     also steps the environments, which is fastest on few cores. With placement inline actors take turns in one
     process."""
     unroll_length: CountToMillion = 16
-    """Rows per trajectory, >= 1: env steps, and one row for each reset between episodes."""
+    """Rows per trajectory, >= 1. A row is an env step or a reset between episodes."""
     max_episode_steps: UpToBillion = 0
     """Env steps after which an episode is truncated, >= 0. 0: 27,000 for Atari; otherwise the environment's
     own limit, or 1,000 if it has none."""
@@ -193,18 +195,19 @@ class TrainConfig:
     """Use deterministic GPU operations, which are slower: runs at lag 0 and 1 are then reproducible and resume
     exactly. CPU runs need no such setting."""
     micro_batch_rows: UpToBillion = 0
-    """Rows per forward and backward pass, >= 0; gradients accumulate to the same result. 0: auto, which fits
-    the cache on a CPU and takes whole minibatches on a GPU."""
+    """Rows per forward and backward pass, >= 0; gradients are accumulated, so the result is the
+    same. 0: auto, which fits the cache on a CPU and takes whole minibatches on a GPU."""
     learner_threads: Threads = 0
     """Learner threads, >= 0; each works on its own micro-batches. 0: auto."""
     actor_threads: Threads = 0
-    """Actor threads for inference, >= 0; each computes the actions of its own share of the environments. 0:
-    auto."""
+    """Actor threads for inference, >= 0; each computes actions for its own share of the
+    environments. 0: auto."""
     env_threads: Threads = 0
     """Threads that step environments, >= 0. 0: auto."""
     env_groups: Threads = 0
-    """Groups that an actor's environments are split into, >= 0: one group is stepped while actions are
-    computed for another. 0: auto; 1 on few cores, where larger inference batches matter more."""
+    """Groups that an actor's environments are split into, >= 0: one group is stepped while actions
+    are computed for another. 0: auto, which is 1 on few cores, where larger inference batches
+    matter more."""
 
     @property
     def queue(self) -> QueueSettings:

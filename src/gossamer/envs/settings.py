@@ -61,7 +61,7 @@ _ENVPOOL_ATARI = re.compile(
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """How an environment is set up. none: the default of the environment's protocol."""
+    """How an environment is set up. none: the default of its protocol (Atari: NoFrameskip-v4 or ALE/...-v5)."""
 
     frame_skip: Count | None = None
     """Atari: emulator frames per decision, 1 to 60; the last two are merged by their maximum. Both
@@ -74,8 +74,8 @@ class EnvConfig:
     grayscale: bool | None = None
     """Atari: grey frames (one channel) or colour (three). Both protocols: grey."""
     noop_max: Whole | None = None
-    """Atari: an episode begins with fewer than this many no-ops, 0 to 100, the number drawn at
-    random. Both protocols: 30 (Mnih et al. 2015)."""
+    """Atari: an episode begins with a random number of no-ops below this limit, which is 0 to 100.
+    Both protocols: 30 (Mnih et al. 2015)."""
     sticky: BelowOne | None = None
     """Atari: probability in [0, 1) that a frame repeats the previous action. NoFrameskip-v4: 0;
     ALE/...-v5: 0.25 (Machado et al. 2018)."""
@@ -108,10 +108,11 @@ class EnvConfig:
     """Meaning of a mask for actions of several parts. parts: the allowed choices of each part. joint: the allowed
     combinations. Default: the meaning that fits the mask's shape."""
     workers: Threads | None = None
-    """Number of worker processes that step the environments, a divisor of the size of a group (see env_groups);
-    each worker steps an equal share of every group. 0: the actor's own process steps them. For slow Python
-    environments, and for many Atari games, which several processes create sooner. Default: 0; with a GPU the
-    command `gossamer train` uses a worker for every core if there are at least 32 Atari games."""
+    """Number of worker processes that step the environments, a divisor of the size of a group (see
+    env_groups); each worker steps an equal share of every group. 0: the actor's own process steps
+    them. Useful for slow Python environments, and for many Atari games, which several processes
+    create faster. Default: 0; with a GPU the command `gossamer train` uses a worker for every core
+    if there are at least 32 Atari games."""
 
 
 EXAMPLES = {

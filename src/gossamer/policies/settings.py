@@ -52,13 +52,15 @@ class PolicyConfig:
     of the cost of nature. elite: the network of the elite replay platform, with small strides and many filters.
     module:NAME: your own, created by calling NAME with the shape of an observation."""
     encoders: Mapping[str, EncoderConfig] = field(default_factory=dict[str, EncoderConfig])
-    """Observations of several arrays: the layers for the array that is called NAME. auto: for an image the layers
-    of policy.torso; all other arrays share one mlp, in which whole numbers are one-hot, or embeddings if they have
-    more than 64 values together. nature, impala, a3c, elite: layers for an image. mlp: an mlp for this array alone.
-    one_hot, embedding: how the shared mlp reads whole numbers. none: the array is left out. like:LEAF: the layers
-    and weights of another array of the same shape. module:NAME: your own, as in policy.torso. Sizes differ from the
-    policy's with --policy.encoders.NAME.fc-size, .hidden-sizes and .embedding-size (32). The network sees a mask of
-    actions, action_mask, only if it is named here."""
+    """Observations of several arrays: the layers for the array that is called NAME. auto: for an
+    image the layers of policy.torso; all other arrays share one mlp, which reads whole numbers as
+    one-hot vectors, or as embeddings if they have more than 64 values together. nature, impala,
+    a3c, elite: layers for an image. mlp: an mlp for this array alone. one_hot, embedding: how the
+    shared mlp reads whole numbers. none: the array is ignored. like:LEAF: the layers and weights of
+    another array of the same shape. module:NAME: your own, as in policy.torso.
+    --policy.encoders.NAME.fc-size, .hidden-sizes and .embedding-size (32) set sizes that differ
+    from the policy's. The network sees a mask of actions, action_mask, only if an encoder is set
+    for action_mask."""
     join_size: Units = 256
     """Observations of several arrays, without a recurrent core: units of the layer that joins the features of
     images, of the shared mlp and of separate mlps, >= 1."""
@@ -67,8 +69,8 @@ class PolicyConfig:
     activation: Literal["tanh", "relu", "elu"] = "tanh"
     """Activation of the mlp torso and of the layers of head_sizes."""
     separate_value: bool = True
-    """mlp torso without a recurrent core: separate hidden layers for the value. Off, and in all other cases: the
-    value shares the layers of the actions."""
+    """mlp torso without a recurrent core: separate hidden layers for the value. Off, and in all
+    other cases: value and actions share their layers."""
     last_filters: Units = 64
     """Filters of the nature torso's third convolution: 64 (Mnih et al. 2015) or 32 (GALA)."""
     fc_size: Annotated[int, Meta(ge=0, le=65536)] = 0
@@ -81,12 +83,14 @@ class PolicyConfig:
     core_layers: Annotated[int, Meta(ge=1, le=16)] = 1
     """Recurrent layers, >= 1."""
     forget_bias: Annotated[float, Meta(ge=-20, le=20)] = 0.0
-    """Initial bias of an LSTM's forget gates and of a GRU's update gates. A cell keeps sigmoid(bias) of its value in each
-    step of an untrained network: half of it at 0, 0.98 at 4, so that what was seen many steps ago can be learnt
-    (Jozefowicz et al. 2015)."""
+    """Initial bias of an LSTM's forget gates and of a GRU's update gates. In each step of an
+    untrained network a cell keeps the fraction sigmoid(bias) of its value: 0.5 with bias 0, 0.98
+    with bias 4, which helps to learn from observations of many steps ago (Jozefowicz et al.
+    2015)."""
     head_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = ()
-    """Units of each layer between recurrent layers and heads, each >= 1. They see what the recurrent layers return, and
-    beside it the features of the present observation. Empty, or without recurrent layers: there are none."""
+    """Units of each layer between recurrent layers and heads, each >= 1. Their input is the output
+    of the recurrent layers and the features of the present observation. Empty, or without recurrent
+    layers: no such layers."""
     last_reward: bool = False
     """Feed the previous reward, clipped to [-1, 1], to the layers after the torso."""
     last_action: bool = False
@@ -113,9 +117,10 @@ class PolicyConfig:
     so that the initial deviation means the same in every environment. Off: the policy acts in the
     environment's own units."""
     noise_correlation: BelowOne = 0.0
-    """Gaussian actions: correlation between the noise of successive actions, in [0, 1). Correlated noise
-    explores further than white noise, which cancels out; the distribution of each single action stays the
-    same. Evaluations draw white noise. An autoregressive process; Hollenstein et al. 2024 (arXiv:2312.11091) use coloured noise for PPO."""
+    """Gaussian actions: correlation between the noise of successive actions, in [0, 1). Correlated
+    noise explores further than white noise, which cancels out; the distribution of each single
+    action stays the same. Evaluations draw white noise. The noise is an autoregressive process;
+    Hollenstein et al. 2024 (arXiv:2312.11091) use coloured noise for PPO."""
 
     @property
     def has_own_code(self) -> bool:

@@ -40,7 +40,7 @@ _KINDS = {
 
 
 def _of_replay(kind: str, distance: str) -> dict[str, Metric]:
-    columns = "columns in this replay; for a shared replay, the columns of all learners"
+    columns = "number of columns in this replay; for a shared replay, in the parts of all learners"
     found = {f"replay/{kind}_columns": Metric("columns", columns)}
     if not distance:
         return found
@@ -54,7 +54,7 @@ def _of_replay(kind: str, distance: str) -> dict[str, Metric]:
 
 
 METRICS: Mapping[str, Metric] = {
-    "time_s": Metric("s", "wall time of the run: the sum over the first command and all resumes"),
+    "time_s": Metric("s", "wall time of the run, summed over the first command and all resumes"),
     "env_steps": Metric(
         "steps", "decisions learnt from, summed over learners; reset rows do not count"
     ),
@@ -63,7 +63,7 @@ METRICS: Mapping[str, Metric] = {
         "minibatches of this learner; each is an optimizer step, except before optimizer.learn_start",
     ),
     "version": Metric(
-        "versions", "batches learnt so far, which is the version of the present parameters"
+        "versions", "number of batches learnt so far; it is the version of the present parameters"
     ),
     "learner": Metric("rank", "rank of the learner that wrote the row"),
     "steps_per_second": Metric(
@@ -72,7 +72,7 @@ METRICS: Mapping[str, Metric] = {
     "episodes": Metric("episodes", "finished training episodes"),
     "return_mean_100": Metric(
         "return",
-        "mean return of the last 100 training episodes, rewards unclipped; with several learners, equally many episodes of each",
+        "mean return of the last 100 training episodes, rewards unclipped; with several learners, the same number of episodes from each",
     ),
     "return_min_100": Metric("return", "smallest return of the last 100 training episodes"),
     "return_max_100": Metric("return", "largest return of the last 100 training episodes"),
@@ -112,7 +112,7 @@ METRICS: Mapping[str, Metric] = {
     "learner/learning_rate": Metric("1", "learning rate of the last update"),
     "learner/outer_step_ratio": Metric(
         "1",
-        "length of outer steps, divided by the length of the change by updates and mixing; only with optimizer.outer_momentum",
+        "length of outer steps, divided by the length of the parameter change from updates and mixing; only with optimizer.outer_momentum",
     ),
     "learner/advantage_mean": Metric(
         "return", "mean advantage, after normalize_advantage and before scale_rewards"
@@ -123,8 +123,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/explained_variance": Metric(
         "1",
-        "1 - var(target - value) / var(target); 1 is a perfect value function. It is 0 if var(target) is only rounding: below a "
-        "millionth of the mean square",
+        "1 - var(target - value) / var(target); 1 is a perfect value function. It is 0 if var(target) is no more than rounding "
+        "error: below a millionth of the mean square of targets",
     ),
     "learner/value_mean": Metric("return", "mean predicted value"),
     "learner/target_mean": Metric("return", "mean value target"),
@@ -136,8 +136,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/rejected_fraction": Metric(
         _SHARE,
-        "fraction of valid rows that the trust region excludes from learning, by the KL of algorithm.kl, "
-        "which equals mean_kl_nats only for mu_pi",
+        "fraction of valid rows that the trust region excludes from learning. The KL is "
+        "the one that algorithm.kl names, which is the KL of mean_kl_nats only for mu_pi",
     ),
     "learner/policy_cloning_loss": Metric("nats", "CLEAR's KL(behavior || policy), unweighted"),
     "learner/value_cloning_loss": Metric(
@@ -146,10 +146,10 @@ METRICS: Mapping[str, Metric] = {
     "replay/ratio": Metric("1", "replayed columns learnt per online column"),
     "replay/age_updates": Metric(
         "updates",
-        "mean age of replayed columns minus mean age of online columns, over the learner's own columns",
+        "mean age of replayed columns minus mean age of online columns; only the learner's own columns count",
     ),
     "replay/nonfinite_columns": Metric(
-        "columns", "columns rejected so far because they hold a number that is not finite"
+        "columns", "columns rejected so far because they contain a number that is not finite"
     ),
     **{
         name: metric
@@ -165,24 +165,31 @@ METRICS: Mapping[str, Metric] = {
         "largest difference between the learner's version and the version of the policy that acted, since the last row",
     ),
     "queue_wait_seconds_fraction": Metric(
-        _SHARE, "fraction of actors' time that they wait because the queue is full"
+        _SHARE, "fraction of actors' time spent waiting because the queue is full"
     ),
-    "share/env": Metric(_SHARE, "actors' time stepping environments"),
-    "share/inference": Metric(_SHARE, "actors' time choosing actions"),
-    "share/learn": Metric(_SHARE, "learner's time learning"),
-    "share/wait_actor": Metric(_SHARE, "actors' time waiting for a slot or for parameters"),
-    "share/wait_learner": Metric(_SHARE, "learner's time waiting for trajectories"),
+    "share/env": Metric(_SHARE, "share of actors' time spent stepping environments"),
+    "share/inference": Metric(_SHARE, "share of actors' time spent choosing actions"),
+    "share/learn": Metric(_SHARE, "share of the learner's time spent learning"),
+    "share/wait_actor": Metric(
+        _SHARE, "share of actors' time spent waiting for a slot or for parameters"
+    ),
+    "share/wait_learner": Metric(
+        _SHARE, "share of the learner's time spent waiting for trajectories"
+    ),
     "share/replay": Metric(
         _SHARE,
-        "time spent on storing and choosing columns, on the replay's thread or the learner's thread",
+        "share of time spent storing and choosing columns, on the replay's or the learner's thread",
     ),
     "share/wait_replay": Metric(
-        _SHARE, "learner's time assembling batches, including waiting for the replay"
+        _SHARE,
+        "share of the learner's time spent assembling batches, including waiting for the replay",
     ),
-    "share/mix": Metric(_SHARE, "learner's time sending and mixing messages"),
-    "share/wait_peers": Metric(_SHARE, "learner's time waiting for other learners"),
+    "share/mix": Metric(_SHARE, "share of the learner's time spent sending and mixing messages"),
+    "share/wait_peers": Metric(
+        _SHARE, "share of the learner's time spent waiting for other learners"
+    ),
     "share/wait_turn": Metric(
-        _SHARE, "time spent waiting while other learners of this process ran"
+        _SHARE, "share of time spent waiting while other learners of this process ran"
     ),
     "topology/disagreement": Metric(
         "1", "mean over learners of |theta - average| / |average|, parameters only"
@@ -192,26 +199,24 @@ METRICS: Mapping[str, Metric] = {
     ),
     "topology/staleness_updates": Metric(
         "updates",
-        "number of updates by which a message's sender was behind the reader (0 if the sender was ahead), mean over "
-        "mixed messages",
+        "mean, over mixed messages, of the number of updates by which the sender was behind the "
+        "reader (0 if the sender was ahead)",
     ),
     "topology/staleness_updates_of_n": Metric(
         "updates",
-        "number of updates by which the messages of one learner (its rank ends the name) were behind the reader; for a learner that no longer sends, of its last message",
+        "number of updates by which the messages of one learner (its rank ends the name) were behind the reader; for a learner that no longer sends, the value of its last message",
     ),
     "topology/messages_per_update": Metric("messages", "messages mixed per update"),
     "topology/bytes_per_update": Metric("bytes", "total size of the messages mixed per update"),
-    "cluster/hosts": Metric(
-        "machines", "number of machines of a cluster on which learners run now"
-    ),
+    "cluster/hosts": Metric("machines", "number of machines of a cluster that run learners now"),
     "cluster/restarts": Metric(
-        "restarts", "number of learners of a cluster that were started again after a death, so far"
+        "restarts", "number of times so far that a learner of a cluster died and was started again"
     ),
     "cluster/sent_bytes_per_second": Metric(
         "bytes/s", "bytes of messages that the learners of a host send to other hosts"
     ),
-    "share/evaluation": Metric(_SHARE, "wall time during which an evaluation ran"),
-    "share/checkpoint": Metric(_SHARE, "learner's time taking checkpoints"),
+    "share/evaluation": Metric(_SHARE, "share of wall time during which an evaluation ran"),
+    "share/checkpoint": Metric(_SHARE, "share of the learner's time spent taking checkpoints"),
     "cpu_percent": Metric("percent", "CPU use of all processes of the run; 100 is one core"),
     "others_cpu_percent": Metric(
         "percent", "CPU use of everything else on the machine; 100 is one core"
@@ -232,11 +237,11 @@ METRICS: Mapping[str, Metric] = {
     "evaluation_best": Metric("return", "mean return of the best policy so far"),
     "evaluation_best_episodes": Metric(
         "episodes",
-        "number of episodes of which evaluation_best is the mean",
+        "number of episodes over which evaluation_best is the mean",
     ),
     "evaluation_candidate": Metric(
         "return",
-        "mean return of the candidate for best policy that is not confirmed yet",
+        "mean return of the candidate for best policy, which is not confirmed yet",
     ),
     "evaluation_held_out_mean": Metric(
         "return", "mean return of the last evaluation on held-out tasks"

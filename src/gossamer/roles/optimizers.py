@@ -29,7 +29,8 @@ class OptimizerConfig:
     schedule: Literal["constant", "linear", "polynomial"] = "linear"
     """How the learning rate falls over total_env_steps."""
     schedule_end: Fraction = 0.0
-    """Learning rate at the end as a fraction of the first, in [0, 1]; the constant schedule ignores it."""
+    """Learning rate at the end as a fraction of the initial rate, in [0, 1]; the constant schedule
+    ignores it."""
     schedule_power: Positive = 2.0
     """Exponent of the polynomial schedule, > 0; 1 is linear."""
     epsilon: Positive = 1e-5
@@ -47,13 +48,15 @@ class OptimizerConfig:
     max_grad_norm: Amount = 0.5
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
     outer_momentum: BelowOne = 0.0
-    """Momentum of the outer step (SlowMo), in [0, 1). After the last update of each version has been mixed, the
-    version's total change of parameters is added to a running sum, which decays by this factor; the outer step then
-    moves the parameters from the version's beginning along that sum. Steps become up to 1 / (1 - outer_momentum)
-    times as long, unless outer_rate is 1 - outer_momentum. 0: no running sum."""
+    """Momentum of the outer step (SlowMo), in [0, 1). After the last update of each version has
+    been mixed, the version's total change of parameters is added to a running sum, which decays by
+    this factor; the outer step then starts from the parameters before the version and moves along
+    that sum. Steps become up to 1 / (1 - outer_momentum) times as long, unless outer_rate is 1 -
+    outer_momentum. 0: no running sum."""
     outer_rate: Annotated[float, Meta(gt=0, le=1000)] = 1.0
-    """Factor on the outer step, in (0, 1000]. With 1 and no outer_momentum there is no outer step: parameters are
-    the result of updates and mixing. 1 - outer_momentum keeps the length of steps that all point the same way."""
+    """Factor on the outer step, in (0, 1000]. With 1 and no outer_momentum there is no outer step:
+    parameters are the result of updates and mixing. With 1 - outer_momentum, steps that all point
+    the same way keep their length."""
     outer_nesterov: bool = False
     """Nesterov's momentum for the outer step: this version's change plus outer_momentum times the running sum."""
     learn_start: Whole = 0

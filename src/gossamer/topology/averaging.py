@@ -24,8 +24,8 @@ class Averaging(Topology):
     learner's own. skip: the learner does not average until every neighbour has sent a new message (GALA as
     published)."""
     remix: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Mix a neighbour's last message again until a newer message arrives; a slow or dead neighbour then slows down
-    the others' learning."""
+    """Mix a neighbour's last message again until a newer message arrives; a slow or dead neighbour
+    then slows down the learning of the other learners."""
     mix_optimizer: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
     """Average the optimizer's running statistics too, with the weights of the parameters."""
 

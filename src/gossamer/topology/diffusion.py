@@ -27,15 +27,16 @@ class Diffusion(Averaging):
     name: ClassVar[str] = "diffusion"
 
     adjacency: str = "ring"
-    """The graph: ring, grid, star, complete, random-regular, erdos-renyi, or a symmetric matrix of 0
-    and 1, written out ("[[0,1],[1,0]]") or in a file (JSON, or rows with blanks or commas between)."""
+    """The graph: ring, grid, star, complete, random-regular, erdos-renyi, or a symmetric matrix of
+    0 and 1, written out ("[[0,1],[1,0]]") or in a file (JSON, or rows of numbers separated by
+    blanks or commas)."""
     degree: Annotated[int, Meta(ge=1, le=65535)] = 3
     """Links per learner, >= 1: the exact number for random-regular, the mean for erdos-renyi."""
     weights: Literal["metropolis", "uniform"] = "metropolis"
     """metropolis keeps the average of all learners; uniform is 1 / (links + 1), as published."""
     link_drop: BelowOne = 0.0
-    """Probability that a link is not used in an update, in [0, 1), the same links at both ends; each end adds the
-    link's weight to its own. Needs a numeric max_staleness."""
+    """Probability that a link is not used in an update, in [0, 1). Both ends drop the same links,
+    and each end adds the link's weight to its own. Needs a numeric max_staleness."""
 
     def written_out(self) -> Self:
         """Return the same topology with a matrix in place of a file that holds it."""

@@ -23,10 +23,10 @@ class Gossip(Averaging):
     name: ClassVar[str] = "gossip"
 
     graph: str = "ring"
-    """The peers that a learner hears. ring: the learner before it. exponential: the learners 1, 2, 4, ... before
-    it. complete: all. rotating: one learner per update, 1, 2, 4, ... before it in turn. Or a matrix, written out or
-    in a file (JSON, or rows of numbers with blanks or commas between): row r has 1 for each peer that learner r
-    hears, or the weights themselves."""
+    """The peers that a learner hears. ring: the learner before it. exponential: the learners 1, 2,
+    4, ... places before it. complete: all. rotating: one learner per update, in turn 1, 2, 4, ...
+    places before it. Or a matrix, written out or in a file (JSON, or rows of numbers separated by
+    blanks or commas): row r has 1 for each peer that learner r hears, or the weights themselves."""
     num_peers: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Number of peers that each learner hears, >= 0 and < num_learners. 0: 1 for ring and rotating, otherwise all
     peers of the graph."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Single(Topology):
-    """Independent learners; plain training with one learner."""
+    """Independent learners; with one learner, plain training."""
 
     name: ClassVar[str] = "single"
     staleness: ClassVar[int] = FOREVER

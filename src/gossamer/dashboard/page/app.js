@@ -117,7 +117,7 @@ function key(event) {
   const search = document.querySelector("main .search");
   if (event.key >= "1" && event.key <= String(views.length)) document.querySelector(`nav a[data-view=${views[event.key - 1]}]`).click();
   else if (event.key === "/" && search) search.focus();
-  else if (event.key === "v") document.querySelector("#saved > details").open = true;
+  else if (event.key === "v") document.querySelector("#saved > details").show();
   else if (event.key === "t") themed();
   else if (event.key === "?") help();
   else if (event.key === "c" && store.plottable().length) go("curves", { runs: store.plottable() });

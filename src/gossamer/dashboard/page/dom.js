@@ -84,29 +84,31 @@ export function choice(label, options, value, change, name = label) {
   );
 }
 
-/** Return a button that opens a panel below itself; `build` makes what is in it each time it opens. */
+/** Return a button that opens a panel below itself, as its `show()` does; `build` makes what is in it each time it opens. */
 export function popover(label, build, attributes = {}) {
   const panel = el("div", { class: "popover-panel" });
   const text = el("span", {}, label);
-  const details = el(
-    "details",
-    { class: "popover", ...attributes },
-    el("summary", { class: "button" }, text, el("span", { class: "caret", "aria-hidden": "true" })),
-    panel,
-  );
-  details.addEventListener("toggle", () => {
-    if (!details.open) return;
+  const summary = el("summary", { class: "button" }, text, el("span", { class: "caret", "aria-hidden": "true" }));
+  const details = el("details", { class: "popover", ...attributes }, summary, panel);
+  // A toggle event comes later: what is typed or pressed before it would be lost.
+  details.show = () => {
+    details.open = true;
     panel.replaceChildren(build());
     // Near the right edge it opens to the left.
     panel.classList.remove("leftwards");
     panel.classList.toggle("leftwards", panel.getBoundingClientRect().right > document.documentElement.clientWidth);
     panel.querySelector("input, button, select")?.focus();
+  };
+  summary.addEventListener("click", (event) => {
+    event.preventDefault();
+    if (details.open) details.open = false;
+    else details.show();
   });
   details.addEventListener("keydown", (event) => {
     if (event.key !== "Escape" || !details.open) return;
     event.stopPropagation();
     details.open = false;
-    details.querySelector("summary").focus();
+    summary.focus();
   });
   details.rename = (name) => (text.textContent = name);
   return details;

@@ -16,6 +16,7 @@ function within(address) {
 /** Return the menu. */
 export function savedViews() {
   let views = [];
+  let reading;
   const list = el("ul", { class: "saved-list", "aria-label": "Saved views" });
   const name = el("input", { type: "text", class: "input", placeholder: "Name of what you see now", "aria-label": "Name of the view" });
   const save = el("button", { type: "submit", class: "button primary" }, "Save");
@@ -76,6 +77,8 @@ export function savedViews() {
   const change = async (act, body) => {
     try {
       const answer = await post("api/views", { act }, body);
+      // What is still being read may be older than this change.
+      reading?.abort();
       views = answer.views;
       told(null);
       say(answer.said);
@@ -89,8 +92,10 @@ export function savedViews() {
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    if (!name.value.trim()) return name.focus();
-    if (await change("save", { name: name.value, address: here() })) name.value = "";
+    const saved = name.value;
+    if (!saved.trim()) return name.focus();
+    // Another name may have been typed since.
+    if ((await change("save", { name: saved, address: here() })) && name.value === saved) name.value = "";
     renamed();
   });
   name.addEventListener("input", renamed);
@@ -101,14 +106,16 @@ export function savedViews() {
       told(null);
       name.value = "";
       draw();
-      get("api/views").then(
+      reading?.abort();
+      reading = new AbortController();
+      get("api/views", {}, reading.signal).then(
         (answer) => {
           // What was asked of a view that is about to be deleted holds on.
           if (JSON.stringify(answer.views) === JSON.stringify(views)) return;
           views = answer.views;
           draw();
         },
-        (error) => told(error),
+        (error) => error.name === "AbortError" || told(error),
       );
       return el("div", {}, form, problem, list);
     },

@@ -31,14 +31,16 @@ class Selector:
     fraction: Share = 0.5
     """Share of a batch's columns, in (0, 1). The fractions of all entries sum to 1."""
     capacity: Count | None = None
-    """Number of columns to keep, at least as many as a batch has. Default: the columns of capacity_steps rows."""
+    """Number of columns to keep, at least the number in a batch. Default: as many columns as hold
+    capacity_steps rows."""
     capacity_steps: Count = 100_000
     """Number of rows (env steps and resets) to keep, >= 1, if capacity is not given."""
     learn_start: Whole = 0
     """Number of rows to store before replaying begins, >= 0, counted over the whole run; until then batches have
     online columns only. 0: replaying begins when there are enough columns for a batch."""
     shared: bool = False
-    """Every learner samples from the data of all learners. The capacity is that of each learner's part."""
+    """Every learner samples from the data of all learners. The capacity applies to each learner's
+    part."""
     path: str = ""
     """Folder for a file that holds the replay, for replays larger than memory; the file is removed when the
     run ends. Empty: keep the replay in memory."""

@@ -29,11 +29,13 @@ class EliteSettings(Selector):
     measures: ClassVar[bool] = True
 
     strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "least_used"
-    """Which candidates are kept. nearest: those with the smallest distances. least_used: the least often sampled,
-    then the nearest. stratified, stratified_least_used: candidates are sorted by distance and cut into as many
-    segments as columns are needed; of each segment one candidate is kept, the nearest or the least used."""
+    """Which candidates are kept. nearest: those with the smallest distances. least_used: the least
+    often sampled, then the nearest. stratified, stratified_least_used: candidates are sorted by
+    distance and cut into one segment per column needed; one candidate of each segment is kept, the
+    nearest or the least used."""
     candidate_multiplier: Annotated[float, Meta(ge=1, le=10_000)] = 2.0
-    """Candidates drawn per column needed, >= 1; falls linearly to 1, which is uniform sampling."""
+    """Number of candidates drawn per column needed, >= 1; falls linearly to 1, which is uniform
+    sampling."""
     anneal_updates: Whole = 10_000
     """Number of updates with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
     distance: Literal["lp", "cosine", "kl"] = "lp"
@@ -45,7 +47,8 @@ class EliteSettings(Selector):
     """Column to overwrite when the replay is full. fifo: the oldest. elite: of elite_batch random columns,
     the one whose features have changed most."""
     elite_batch: CountToMillion = 20
-    """With insert elite: number of random columns to choose the overwritten one from, >= 1."""
+    """With insert elite: number of random columns from which the column to overwrite is chosen, >=
+    1."""
 
     def pick(self, candidates: Candidates, wanted: int) -> NDArray[np.int64]:
         """Return those that the strategy keeps of some that are drawn."""
