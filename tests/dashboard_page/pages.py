@@ -133,7 +133,8 @@ def visit(page: Page, view: str = "") -> None:
     """
     if page.url.endswith(PARKED):
         page.evaluate(READ_ANEW)
-    page.goto(f"/{view or '#/runs'}")
+    # Not until all is loaded: a test may hold a script back.
+    page.goto(f"/{view or '#/runs'}", wait_until="domcontentloaded")
     shown = view.partition("?")[0].removeprefix("#/") or "runs"
     page.locator(f"main[data-view={shown}]").wait_for()
     page.locator("#connection[data-state=live]").wait_for()
