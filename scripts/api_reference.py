@@ -20,7 +20,7 @@ FUNCTIONS = ("train", "evaluate", "load_policy", "make_config")
 RETURNED = (TrainResult, Evaluation, gossamer.Policy, Carried, PolicyOutput)
 """Classes that public functions and methods return."""
 SETTINGS: dict[type, str] = {
-    gossamer.TrainConfig: "The attributes of this class are [all settings](settings.md), in sections as there.",
+    gossamer.TrainConfig: "The attributes of this class are [all settings](settings.md), in the sections of that page.",
     gossamer.EvaluationConfig: "The attributes of this class are the [settings of evaluation](settings.md#evaluation).",
 }
 """Classes whose attributes another page lists."""

@@ -38,13 +38,13 @@ SETTINGS_INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from the docstrings in the code; edit those. -->
 
-Every setting of `gossamer train`: its flag, its default and its meaning. Defaults are for a run with the
-default algorithm, PPO; in the table of another algorithm, they are for a run with that algorithm. *by suite*: the default
-depends on the environment's suite. `gossamer train ENV --help` shows the values for one environment, and the pages of
+All settings of `gossamer train`, with flag, default and meaning. Defaults are for a run with the
+default algorithm, PPO; in the table of another algorithm, they are for a run with that algorithm. *by suite* means that the
+default depends on the environment's suite. `gossamer train ENV --help` shows the values for one environment, and the pages of
 [PPO](algorithms/ppo.md), [A2C](algorithms/a2c.md), [V-trace](algorithms/vtrace.md), [LASER](algorithms/laser.md) and
 [IMPACT](algorithms/impact.md) each have a table of all suites.
 
-The same names, with underscores and nested tables, are the keys of `--config` files:
+In `--config` files, settings have the same names, with underscores and in nested tables:
 
 ```toml
 env_id = "PongNoFrameskip-v4"
@@ -60,7 +60,7 @@ learning_rate = [2.5e-4]
 
 Precedence, highest first: command line, `--config` files, the resumed run, the settings that
 `gossamer tune` found on this machine, the suite's defaults, the defaults in the code.
-`--show-config` prints every setting that would be used and the layer that set it. `auto`, and `0` where the text says
+`--show-config` prints the value of every setting and the layer that set it. `auto`, and `0` where the text says
 `0: auto`, are resolved from the environment and the machine at the start of a run.
 
 """
@@ -77,7 +77,8 @@ are decisions; an Atari env step is 4 emulator frames unless `--env.frame-skip` 
 Each learner appends rows: learner 0 at most once a second, the other learners every ten seconds. Metrics of
 the whole run (returns, evaluations, `topology/disagreement`) are in the rows of learner 0.
 
-Replays of the same kind are numbered from the second on, in the order of `replays`: `replay/elite_2_columns`.
+Names of the metrics of a second replay of the same kind contain a 2 (`replay/elite_2_columns`), and so on, in the order of
+`replays`.
 
 """
 

@@ -18,13 +18,13 @@ WHERE_DIFFERENT = ("optimizer.", "policy.")
 """Sections whose settings a table has if suites differ in them."""
 TITLES = {"other": "all others"}
 INTRO = (
-    "Values as `gossamer train ENV algorithm:{name} --show-config` prints them, for {examples} and any environment of no "
-    "known suite (all others)."
+    "Values that `gossamer train ENV algorithm:{name} --show-config` prints for {examples} and environments of no known suite "
+    "(all others)."
 )
 SEVERAL = (
-    "The table is for one learner. On a CPU with four cores or more, the suite {suites} trains with several learners "
-    "(`--num-learners auto`), which then have fewer environments each and twice the learning rate; `--show-config` prints the values "
-    "of your machine."
+    "The table is for one learner. On a CPU with at least four cores, runs of the suite {suites} have several learners "
+    "(`--num-learners auto`), each with fewer environments and twice the learning rate; `--show-config` prints the values for your "
+    "machine."
 )
 
 

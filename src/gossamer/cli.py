@@ -385,8 +385,8 @@ def _eval(**asked: Any) -> None:
 @_command(
     "export",
     "write a trained policy as an ONNX file, a torch program, or a folder for Hugging Face's Hub",
-    "Write a trained policy for other programs: one step, observation in, greedy action and value out. The exported file has to\n"
-    "repeat recorded steps of the run's environment to 1e-5, or nothing is written.",
+    "Write a trained policy for other programs, as one step from an observation to the greedy action and the value. Nothing is\n"
+    "written unless the export repeats recorded steps of the run's environment to within 1e-5.",
     RUN,
     Word(
         "--format onnx|pt2|hub",
@@ -396,7 +396,7 @@ def _eval(**asked: Any) -> None:
     ),
     Word(
         "--output PATH",
-        "file or folder to write, which must not exist",
+        "file or folder to write, which must not exist yet",
         shown="ENV-ALGORITHM, in this folder",
     ),
     Word("--checkpoint last|best|candidate|N", "as for gossamer eval", _checkpoint, "last"),
@@ -475,8 +475,8 @@ def _sweep(**asked: Any) -> int:
 @_command(
     "tune",
     "find the fastest settings for this machine",
-    "Find the fastest settings for this machine; write them as a preset. Numbers of learners, threads and groups are also kept\n"
-    "for this machine, where later runs find them.",
+    "Find the fastest settings for this machine, and write them as a preset. The numbers of learners, threads and groups are\n"
+    "also stored on this machine, and later runs use them.",
     Word("ENV", "the environment to train on", dest="env_id"),
     Word(
         "--seconds S",
@@ -553,7 +553,7 @@ def _runs(**asked: Any) -> None:
 @_command(
     "compare",
     "compare runs: groups of seeds, intervals, verdicts",
-    "Compare runs: seeds are grouped by the settings that differ; scores, intervals, which group is better.",
+    "Compare runs: group their seeds by the settings that differ; report scores, intervals and which group is better.",
     Word(
         "RUN ...",
         "run folders, folders of runs, parts of their names, patterns such as 'ppo-*', or last",
@@ -572,13 +572,13 @@ def _runs(**asked: Any) -> None:
     ),
     Word(
         "--threshold RETURN",
-        "also report env steps and seconds to a mean return of RETURN over 100 training episodes",
+        "also report the env steps and seconds until the mean return of 100 training episodes reaches RETURN",
         _reads(Number),
     ),
     Word(
         "--x env_steps|seconds", "horizontal axis of the curves", default="env_steps", dest="axis"
     ),
-    Word("--plot FILE", "draw curves, scores and profile: .png, .svg or .pdf"),
+    Word("--plot FILE", "draw curves, scores and performance profile as .png, .svg or .pdf"),
     JSON,
     Word("--markdown", "print Markdown"),
 )
@@ -599,7 +599,7 @@ def _compare(**asked: Any) -> None:
     Word("[FOLDER]", "a folder of runs, or one run", default="runs"),
     Word(
         "--port N",
-        "port to listen on, or the next free one; 0: any",
+        "port to listen on, or the next free port if this one is taken; 0: any free port",
         _reads(Annotated[int, Meta(ge=0, le=65535)]),
         8765,
     ),

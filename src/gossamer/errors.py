@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class ConfigError(ValueError):
-    """A mistake of the user, in one line: the setting, its value, what is allowed, what to type. A `ValueError`."""
+    """A `ValueError` for a user's mistake, in one line: the setting, its value, the allowed values, what to type."""
 
 
 class RunFailed(RuntimeError):
-    """A run that cannot continue; the message says why and what to type. A `RuntimeError`; the exit code of a command is 1."""
+    """A `RuntimeError` for a run that cannot continue; says why and what to type. A command then exits with code 1."""

@@ -119,6 +119,8 @@ class Leaf:
     """k: frames of one observation, oldest first; each adds one to those of the row before."""
     stack_padding: Literal["zero", "repeat", "none"] = "none"
     """What a reset fills the older frames of a stack with."""
+    tiles: int = 0
+    """Tiles of a grid of symbols, each an equal part of the vector, side by side; 0: it is none."""
 
     @property
     def dtype(self) -> str:

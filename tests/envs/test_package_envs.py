@@ -51,7 +51,7 @@ def test_of_minigrid_a_policy_sees_the_direction_and_the_symbols() -> None:
     spec, interface = read_interface(DOOR_KEY, EnvConfig())
     assert spec.leaves == (
         Leaf("direction", "discrete", (1,), (4,)),
-        Leaf("image", "vector", (7 * 7 * 21,)),
+        Leaf("image", "vector", (7 * 7 * 21,), tiles=49),
     )
     assert spec.action.sizes == (7,)
     assert "not observed: mission (MissionSpace)" in spec.protocol
@@ -101,7 +101,7 @@ def test_minigrid_behind_a_function_is_seen_as_symbols(name: str, workers: int |
     spec = read_spec(env_id, EnvConfig(mask="auto"), tries=True)
     assert spec.observed == (
         Leaf("direction", "discrete", (1,), (4,)),
-        Leaf("image", "vector", (7 * 7 * 21,)),
+        Leaf("image", "vector", (7 * 7 * 21,), tiles=49),
     )
     assert spec.remarks == ()
     settings = EnvConfig(mask="info" if spec.mask else None, workers=workers)

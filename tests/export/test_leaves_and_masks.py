@@ -53,6 +53,7 @@ CASES: list[Any] = [
     ("joint_envs:Pair", {"last_action": True}, ["obs", "start", "last_action"]),
     ("joint_envs:Forbidding", {"scale_actions": True, **PAST}, ["obs", "mask"]),
     ("joint_envs:ObservedParts", {"core": "gru"}, ["obs/observation", "mask"]),
+    ("minigrid_envs:door_key", {"tile_size": 4, "core": "lstm"}, ["obs/direction", "obs/image", "start"]),
 ]  # fmt: skip
 QUICK = [f"masked_envs:{x}" for x in ("Forbids", "Parts", "Grid")] + ["joint_envs:Forbidding"]
 """Those of which a torch program is made in every run of the tests; files for ONNX Runtime take three times as long."""
@@ -164,6 +165,7 @@ def test_a_folder_that_was_tampered_with_is_refused(name: str, tmp_path: Path) -
             lambda x: x["observation"].update(leaves=[]),
             lambda x: x["observation"]["leaves"][0].update(shape=[2**15, 2**15, 2]),
         ]  # fmt: skip
+    wrong += [lambda x, y=n: x["spec"]["leaves"][-1].update(tiles=y) for n in (-1, 2)]
     for i, change in enumerate(wrong):
         content = json.loads(held)
         change(content)

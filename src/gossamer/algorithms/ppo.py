@@ -52,16 +52,16 @@ class PPO(Algorithm):
     passes: Count = 4
     """Passes over each batch, >= 1."""
     clip_ratio: Positive = 0.2
-    """Clip range of the probability ratio, > 0: beyond it the loss gives no incentive to move the
-    ratio further from 1."""
+    """Clip range of the probability ratio, > 0: outside it, the loss gives no incentive to move the ratio further
+    from 1."""
     clip_value: Amount = 0.0
     """Clip range of predicted values around the recorded ones, in units of return. 0: no value clipping."""
     max_kl_nats: Amount = 0.0
     """Skip the rest of a batch when the mean KL(behavior || policy) exceeds this value. 0: never."""
     target_kl_nats: Amount = 0.0
-    """Adapt the learning rate to this KL: divide it by 1.5 when the KL is more than twice this
-    value, multiply it by 1.5 when the KL is less than half of this value. The rate stays within a
-    factor of 100 of the schedule. 0: off."""
+    """Adapt the learning rate to keep the mean KL(behavior || policy) near this value: divide the rate by 1.5 when
+    the KL is more than twice this value, multiply the rate by 1.5 when the KL is less than half of it. The rate
+    stays within a factor of 100 of the schedule. 0: off."""
 
     def prepare(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Batch:
         """Return the batch with returns of the recorded values, its rows as columns where rows are dealt."""

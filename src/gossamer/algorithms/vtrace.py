@@ -35,9 +35,9 @@ class VTrace(CloningAlgorithm):
     passes: Count = 1
     """Passes over each batch, >= 1; importance weights are recomputed for each pass."""
     clip_rho: Positive = 1.0
-    """Cap on the importance weight in the targets, > 0; higher is less biased and noisier."""
+    """Cap on the importance weight in the targets, > 0; a higher cap means less bias and more noise."""
     clip_c: Positive = 1.0
-    """Cap on the importance weight that carries later corrections back, > 0."""
+    """Cap on the importance weight that carries corrections from later steps back, > 0."""
     clip_pg_rho: Positive = 1.0
     """Cap on the importance weight of the policy gradient, > 0."""
 

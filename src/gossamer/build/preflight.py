@@ -123,7 +123,13 @@ def _bytes_per_env(config: TrainConfig, spec: EnvSpec, plan: Plan) -> int:
 def _network_size(config: TrainConfig, spec: EnvSpec, torso: nn.Module | None) -> tuple[int, int]:
     """Return parameters and bytes of a network, without making it; zeros for one of the usual size."""
     policy = config.policy
-    inside = [*policy.hidden_sizes, policy.fc_size, policy.core_size, policy.join_size]
+    inside = [
+        *policy.hidden_sizes,
+        policy.fc_size,
+        policy.core_size,
+        policy.join_size,
+        policy.tile_size,
+    ]
     inside += policy.head_sizes
     for own in policy.encoders.values():
         inside += [*own.hidden_sizes, own.fc_size, own.embedding_size]

@@ -62,7 +62,7 @@ class Options:
     config: tuple[Annotated[str, Meta(title="NAME")], ...] = ()
     """presets (see gossamer list) or .toml and .json files; later ones win"""
     resume: Annotated[str, Meta(title="RUN")] | None = None
-    """resume a run: its folder, part of its name, or last; with the same --run-folder: begin the run if it is not there"""
+    """resume a run: its folder, part of its name, or last; with the same --run-folder: begin the run if it does not exist"""
     seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None
     """train N runs with the seeds from --seed on, as many in parallel as fit the cores; with the same --run-folder,
     unfinished runs are resumed"""

@@ -383,20 +383,23 @@ def make_config(
     resume: str | os.PathLike[str] | None = None,
     trust: bool = False,
 ) -> TrainConfig:
-    """Return the config that `gossamer train ENV` would use: defaults, those of the suite, a resumed run's settings, presets, settings.
+    """Return the config that `gossamer train ENV` would use.
+
+    Later sources override earlier ones: the defaults in the code, the suite's defaults, a resumed run's settings, presets,
+    settings.
 
     Args:
-        env_id: the environment's id; empty: a preset's, or the resumed run's.
+        env_id: the environment's id; empty: the id of a preset or of the resumed run.
         settings: settings by field name, nested or dotted: `{"algorithm": {"name": "ppo"}, "algorithm.passes": 3}`.
         presets: preset names or settings files (.toml or .json); later ones win.
-        resume: a run to continue: its settings hold where no others are given.
-        trust: import the environment and parts that the run to continue names, wherever the run comes from.
+        resume: a run to continue; settings that you do not give are the run's.
+        trust: import the environment and parts that the resumed run names, wherever that run comes from.
 
     Returns:
         All settings, checked; `train(config)` trains with them.
 
     Raises:
-        ConfigError: a mistake in the settings, or no such run.
+        ConfigError: the settings contain a mistake, or the run does not exist.
     """
     given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
     named = [given, *(config_layer(name).settings for name in presets)]

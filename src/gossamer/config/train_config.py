@@ -36,14 +36,13 @@ class EvaluationConfig:
     """Evaluation during training, in full episodes with seeds that neither training nor `gossamer eval` uses."""
 
     episodes: CountToMillion = 5
-    """Episodes per evaluation, >= 1. For a family of tasks: at least this many on the training
-    tasks and on the held-out tasks, the same number for every task. If there are more than 100
-    tasks, only 100 evenly spaced tasks (or as many as evaluation.episodes, if that is more) are
-    played, one episode each."""
+    """Episodes per evaluation, >= 1. For a family of tasks: episodes on the training tasks, and again on the
+    held-out tasks, rounded up so that every task of a set is played equally often. Of a set with more than N =
+    max(100, evaluation.episodes) tasks, N evenly spaced tasks are played, one episode each."""
     every_seconds: Seconds = 60.0
-    """Seconds between evaluations, >= 0. 0: no evaluation. With learners that mix parameters, every second
-    evaluation plays their average, which is the run's policy; the other evaluations play one learner after another.
-    Independent learners are evaluated in turn."""
+    """Seconds between evaluations, >= 0. 0: no evaluation. If learners mix parameters, evaluations alternate
+    between their average, which is the run's policy, and single learners in turn. Independent learners are
+    evaluated in turn."""
     confirm_episodes: Count = 20
     """Episodes that confirm a new best policy, >= 1, and at least evaluation.episodes. A policy that scores higher
     than the best policy becomes a candidate. Candidate and best policy then play this many new episodes with the
@@ -54,21 +53,21 @@ class EvaluationConfig:
     greedy: bool = False
     """Take the most likely action, as `gossamer eval` does, instead of sampling one, as training does."""
     held_out_tasks: UpToMillion | None = None
-    """Families of tasks: number of tasks, not used in training, to evaluate as well, >= 0. Default: 10."""
+    """Families of tasks: number of tasks that training does not use, to evaluate on as well, >= 0. Default: 10."""
     video: bool = False
     """Record an evaluation episode of every new best policy, always the same episode, as videos/best-ENV_STEPS.mp4
-    in the run folder; needs the extra gossamer[video]. Recording counts toward evaluation.max_time_fraction."""
+    in the run folder; needs the extra gossamer[video]. Recording time counts toward evaluation.max_time_fraction."""
 
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """Machines of a Ray cluster for placement cluster."""
+    """For placement cluster: the Ray cluster, and the resources of each learner."""
 
     address: str = ""
     """Address of a Ray cluster, host:port. Empty: the address in RAY_ADDRESS, or the cluster that this machine
     belongs to. If there is no cluster, a cluster of this machine alone is started for the run."""
     cpus_per_learner: Threads = 0
-    """Processor cores for each learner with its actors, >= 0; with two or more, acting and learning overlap.
+    """Processor cores for each learner with its actors, >= 0; with two or more cores, acting and learning overlap.
     0: auto, which is this machine's cores divided by the number of learners, at least 1."""
     cpus_per_actor: Threads = 1
     """Processor cores for each actor of --actors-per-learner, >= 0; the actor runs on any machine. 0: actors run
@@ -76,22 +75,21 @@ class ClusterConfig:
     gpus_per_learner: Annotated[float, Meta(ge=0, le=1024)] = 0.0
     """GPUs for each learner, >= 0; with a fraction, learners share a GPU."""
     min_learners: Whole = 0
-    """Smallest number of learners to train with, in [0, num_learners]. The run begins when this
-    many learners have a place; the other learners start later, when machines join, from the average
-    of the learners whose messages they mix. 0: the run begins with all learners. Topology allreduce
-    always needs all learners."""
+    """Smallest number of learners to train with, in [0, num_learners]. The run begins when this many learners have
+    a place. The other learners start later, when machines join, from the average of the learners whose messages
+    they mix. 0: the run begins with all learners. Topology allreduce always needs all learners."""
     wait_seconds: Seconds = 120.0
-    """Longest time to wait until min_learners learners have a place, >= 0. After this time every learner that still
-    has no place is reported."""
+    """Longest time to wait until min_learners learners have a place, >= 0. After this time, every learner without a
+    place is reported."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run. The value "auto", or 0 where the text says "0: auto", is resolved at the start of the run."""
+    """Settings of a run. The value "auto", or 0 where the text says "0: auto", is resolved at the start of the run."""
 
     env_id: str = ""
     """Id of the environment, such as PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1, HalfCheetah-v5, envpool:Ant-v5,
-    or your own as module:function. On the command line it is typed without a flag."""
+    or your own as module:function. It has no flag on the command line."""
     algorithm: Algorithm = field(default_factory=VTrace)
     """The loss: one of the classes in algorithms/, or your own as module:Class."""
     topology: Topology = field(default_factory=Single)
@@ -105,8 +103,8 @@ class TrainConfig:
     """Recurrent policies: number of rows at the start of each replayed column that only refresh the recurrent
     state and are not trained on, in [0, unroll_length)."""
     prefetch_batches: Annotated[int, Meta(ge=0, le=64)] = 1
-    """Number of batches to sample from replays ahead of the learner, in [0, 64]. The inline
-    placement samples as far ahead as the others, so that results do not depend on the placement."""
+    """Number of batches to sample from replays ahead of the learner, in [0, 64]. The inline placement samples as
+    far ahead as the other placements, so that results do not depend on the placement."""
     checkpoint_replay: bool = False
     """Save the contents of replays in every checkpoint. Resuming is then exact at lag 0 and 1 (except if learner
     processes share a replay), and checkpoints grow by the size of the replay. Off: a resumed run starts with empty
@@ -131,14 +129,13 @@ class TrainConfig:
     """Stop when the mean return of the last 100 training episodes (the same number from each
     learner) reaches this value. none: no target."""
     stop_within_seconds: Amount = 30.0
-    """After a request to stop (Ctrl-C, SIGTERM, a closed terminal, --stop-after-seconds): time allowed for
-    the current batch to finish, >= 0. A batch that takes longer is dropped, and the run can be resumed from
-    its last checkpoint. Saving the last checkpoint may then take up to twice as long as the slowest
-    checkpoint so far."""
+    """Time allowed for the current batch to finish after a request to stop (Ctrl-C, SIGTERM, a closed terminal,
+    --stop-after-seconds), >= 0. A batch that takes longer is dropped, and the run can be resumed from its last
+    checkpoint. Saving the last checkpoint may take up to twice as long as the slowest checkpoint so far."""
     patience_seconds: Amount = 300.0
     """Time without progress after which a run is stopped as stuck, >= 0. Progress is an env step, a trained
-    micro-batch or a message, counted for each role that another role waits for. The limit grows to ten times the
-    longest pause so far, and is at least 300 while environments are created. 0: no limit."""
+    micro-batch or a message, and is checked for each role that another role waits for. The limit grows to ten times
+    the longest pause so far, and is at least 300 while environments are created. 0: no limit."""
     run_folder: str = ""
     """Folder of the run. Empty: runs/<env>/<algorithm>-<topology>/<time>-s<seed>."""
     init_from: str = ""
@@ -157,29 +154,29 @@ class TrainConfig:
     """Where learners run with placement cluster."""
 
     placement: Literal["inline", "local", "cluster"] = "local"
-    """Where roles run. inline: one role at a time, in one thread. local: roles overlap on this
+    """Where roles (actors, learners) run. inline: one role at a time, in one thread. local: roles overlap on this
     machine. cluster: each learner runs on a machine of a Ray cluster."""
     lag: Literal["auto", "0", "1", "free"] = "auto"
-    """Number of policy versions that actors may be behind the learner. 0: actors wait for each update. 1: acting
-    and learning overlap, reproducibly. free: actors wait only if the queue is full; fastest. auto: 1 for algorithms
-    that correct for lag, else 0."""
+    """Number of policy versions that actors may be behind the learner. 0: actors wait until their data is learnt.
+    1: acting and learning overlap, reproducibly. free: actors wait only if the queue is full; fastest. auto: 1 for
+    algorithms that correct for lag, else 0."""
     num_envs: UpToMillion = 0
     """Environments per learner, >= 0. 0: auto, which is 64 for images (128 on a GPU), otherwise 16. Most suites
     set a number."""
     num_learners: Annotated[int, Meta(ge=1, le=65536)] = 1
-    """Number of learners, in [1, 65536], each with its own environments, random streams and
-    optimizer. auto: one learner for every two cores, on CPUs with at least four cores; these
-    learners gossip if no topology is chosen. auto is one learner on a GPU, with replays, for fewer
-    than 200,000 env steps, and if you set a number of threads or actors."""
+    """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer. auto: with
+    at least four cores, one learner for every two cores, at most 16; they gossip if no topology is chosen. auto
+    starts a single learner if the run uses a GPU, replays or a placement other than local, has fewer than 200,000
+    env steps, or if you set a number of threads, groups or actors."""
     learners_per_process: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Learners per process, >= 0; the learners of one process take turns. 0: auto, which is one, or more if there
     are over two learners per core."""
     same_start: bool = True
     """Start all learners with the same weights. Off: each learner draws its own weights."""
     actors_per_learner: Threads = 0
-    """Actor processes per learner, >= 0; the actors of a learner share its environments. 0: the learner's process
-    also steps the environments, which is fastest on few cores. With placement inline actors take turns in one
-    process."""
+    """Actor processes per learner, >= 0; a learner's environments are divided among its actors. 0: the learner's
+    process also steps the environments, which is fastest on few cores. With placement inline, actors take turns in
+    one process."""
     unroll_length: CountToMillion = 16
     """Rows per trajectory, >= 1. A row is an env step or a reset between episodes."""
     max_episode_steps: UpToBillion = 0
@@ -215,7 +212,7 @@ class TrainConfig:
         return next(x for x in self.replays if isinstance(x, QueueSettings))
 
     def of_learner(self, rank: int) -> "TrainConfig":
-        """Return the settings as learner `rank` has them: of one value per learner, its own."""
+        """Return the settings of learner `rank`, with its own value where there is one per learner."""
         config = self
         for section, setting, values in self.per_learner():
             own = replace(getattr(config, section), **{setting: (values[rank % len(values)],)})
@@ -223,11 +220,11 @@ class TrainConfig:
         return config
 
     def differing(self, rank: int) -> dict[str, float]:
-        """Return by name the settings that learners have different values of, as `rank` has them."""
+        """Return by name the settings that differ between learners, with the values of learner `rank`."""
         listed = self.per_learner()
         return {setting: values[rank] for _, setting, values in listed if len(set(values)) > 1}
 
     def per_learner(self) -> list[tuple[str, str, Any]]:
-        """Return section, name and values of each setting of which there is one value per learner."""
+        """Return section, name and values of each setting that may have one value per learner."""
         names = (name.split(".") for name in PER_LEARNER)
         return [(x, setting, getattr(getattr(self, x), setting)) for x, setting in names]

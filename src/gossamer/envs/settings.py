@@ -61,10 +61,10 @@ _ENVPOOL_ATARI = re.compile(
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """How an environment is set up. none: the default of its protocol (Atari: NoFrameskip-v4 or ALE/...-v5)."""
+    """How an environment is set up. none: the default of its protocol. Atari has two: NoFrameskip-v4 and ALE/...-v5."""
 
     frame_skip: Count | None = None
-    """Atari: emulator frames per decision, 1 to 60; the last two are merged by their maximum. Both
+    """Atari: emulator frames per decision, 1 to 60; the last two frames are merged by their maximum. Both
     protocols: 4 (Mnih et al. 2015)."""
     frame_stack: Count | None = None
     """Atari: newest frames in one observation, 1 to 16. Both protocols: 4 (Mnih et al. 2015)."""
@@ -74,28 +74,28 @@ class EnvConfig:
     grayscale: bool | None = None
     """Atari: grey frames (one channel) or colour (three). Both protocols: grey."""
     noop_max: Whole | None = None
-    """Atari: an episode begins with a random number of no-ops below this limit, which is 0 to 100.
-    Both protocols: 30 (Mnih et al. 2015)."""
+    """Atari: an episode begins with a random number of no-ops, smaller than this limit of 0 to 100. Both protocols:
+    30 (Mnih et al. 2015)."""
     sticky: BelowOne | None = None
     """Atari: probability in [0, 1) that a frame repeats the previous action. NoFrameskip-v4: 0;
     ALE/...-v5: 0.25 (Machado et al. 2018)."""
     full_action_space: bool | None = None
     """Atari: all 18 joystick actions instead of the actions that the game uses. Both protocols: no."""
     life_loss_terminal: bool | None = None
-    """Atari, training only: a lost life counts as terminated, while the game goes on.
-    NoFrameskip-v4: yes; ALE/...-v5: no (Machado et al. 2018)."""
+    """Atari, training only: a lost life counts as terminated, although the game continues. NoFrameskip-v4: yes;
+    ALE/...-v5: no (Machado et al. 2018)."""
     fire_reset: bool | None = None
     """Atari: press FIRE at the start of an episode, in games that have it. Both protocols: yes."""
     stuck_steps: UpToBillion | None = None
     """Truncate an episode after this many env steps in a row without a reward; 0: no limit. Default: 0."""
     tasks_per_learner: CountToMillion | None = None
-    """Families of tasks: number of tasks per learner, >= 1, a divisor of num_envs. The environments are
-    divided into that many groups, and each group plays one task. Default: one task per environment."""
+    """Families of tasks: number of tasks per learner, >= 1, a divisor of num_envs. The learner's environments are
+    divided into groups, one for each task. Default: one task per environment."""
     task_seed: Seed | None = None
     """Families of tasks: the seed that tasks are drawn from, >= 0. Default: the run's seed."""
     family: bool | None = None
-    """Whether the environment is a family of tasks: before a reset, its method set_task(seed) is called to choose
-    the task; an attribute task_words describes the task. Default: on for gossamer's own families, and if
+    """Whether the environment is a family of tasks. Its method set_task(seed) then chooses a task before a reset,
+    and its attribute task_words describes the task. Default: on for gossamer's own families, and if
     tasks_per_learner or task_seed is given."""
     episode_info: bool | None = None
     """Whether the numbers in the environment's property episode_info are recorded with every episode. Default: on
@@ -103,16 +103,15 @@ class EnvConfig:
     mask: Literal["auto", "observation", "info", "off"] | None = None
     """Where the environment reports which actions are allowed. observation: in `action_mask` of its observations.
     info: in `action_mask` of the infos that `reset` and `step` return (EnvPool: `legal_action_mask`). off: nowhere.
-    auto: in the place where the first reset has a mask, for the whole run. Default: auto."""
+    auto: where the first reset reports a mask, for the whole run. Default: auto."""
     mask_form: Literal["parts", "joint"] | None = None
     """Meaning of a mask for actions of several parts. parts: the allowed choices of each part. joint: the allowed
     combinations. Default: the meaning that fits the mask's shape."""
     workers: Threads | None = None
-    """Number of worker processes that step the environments, a divisor of the size of a group (see
-    env_groups); each worker steps an equal share of every group. 0: the actor's own process steps
-    them. Useful for slow Python environments, and for many Atari games, which several processes
-    create faster. Default: 0; with a GPU the command `gossamer train` uses a worker for every core
-    if there are at least 32 Atari games."""
+    """Number of worker processes that step the environments, a divisor of the size of a group (see env_groups);
+    each worker steps an equal share of every group. 0: the actor's own process steps them. Workers are useful for
+    slow Python environments, and for many Atari games, which several processes create faster. Default: 0; with a
+    GPU, the command `gossamer train` uses a worker for every core if there are at least 32 Atari games."""
 
 
 EXAMPLES = {

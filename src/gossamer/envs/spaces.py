@@ -59,11 +59,13 @@ class ObsFormat:
     """Shape of an observation as the environment returns it."""
     sizes: tuple[int, ...] = ()
     """Of discrete numbers: how many values each has."""
+    tiles: int = 0
+    """Tiles of a grid of symbols; 0: it is none."""
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
         """What the policy sees."""
-        return (Leaf("", self.kind, self.shape, self.sizes),)
+        return (Leaf("", self.kind, self.shape, self.sizes, tiles=self.tiles),)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -400,7 +402,15 @@ def _one_hot_format(space: Any, sizes: NDArray[Any], start: NDArray[Any]) -> Obs
         batch[i] = 0
         batch[i, index + shift] = 1
 
-    return ObsFormat((int(sizes.sum()),), "vector", write, "one_hot", declared.shape)
+    tiles = _tiles(sizes.reshape(declared.shape))
+    return ObsFormat((int(sizes.sum()),), "vector", write, "one_hot", declared.shape, tiles=tiles)
+
+
+def _tiles(sizes: NDArray[Any]) -> int:
+    """Return the tiles of a grid whose numbers have so many values [H, W, numbers of a tile]; 0 where it is none."""
+    if sizes.ndim != 3 or (sizes != sizes[0, 0]).any():
+        return 0
+    return sizes.shape[0] * sizes.shape[1]
 
 
 def _outside(

@@ -78,6 +78,8 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
         masks = () if interface.mask is None else (interface.mask.leaf,)
         leaves = (*interface.obs_format.leaves, *masks)
         seen = tuple((x.name, x.kind, x.shape, x.sizes) for x in leaves)
+        if any(x.tiles < 0 or (x.tiles and x.shape[0] % x.tiles) for x in spec.leaves):
+            raise ValueError("its tiles are no equal parts")
         known = tuple((x.name, x.kind, x.shape, x.sizes) for x in spec.leaves)
         if (seen, interface.action_format.spec) != (known, spec.action):
             raise ValueError("its environment's spaces are not those of the policy")

@@ -24,6 +24,7 @@ from gossamer.policies.encoders import Encoders, refuse_encoders, seen_leaves, z
 from gossamer.policies.layers import linear
 from gossamer.policies.moments import Moments
 from gossamer.policies.normalizer import Normalizer
+from gossamer.policies.tiles import Tiles
 from gossamer.policies.torsos import MLP, make_torso, own_torso, tried
 from gossamer.spec import leaves_of, map_obs
 from gossamer.types import PolicyOutput
@@ -136,11 +137,11 @@ class ActorCritic(nn.Module):
         last_action: Tensor | None = None,
         last_reward: Tensor | None = None,
     ) -> PolicyOutput:
-        """Run rows of observations.
+        """Run the network on R rows of observations of B environments.
 
         Args:
-            obs: [R, B, *shape] of each leaf, raw.
-            starts: [R, B] bool, where the recurrent state is cleared first.
+            obs: [R, B, *shape] for each array of an observation, not normalised.
+            starts: [R, B] bool, true where an episode begins, which clears the recurrent state.
             core_state: [S, B] recurrent state before row 0.
             last_action: [R, B, *action_shape]; needed if the network is fed last actions.
             last_reward: [R, B]; needed if the network is fed last rewards.
@@ -379,7 +380,10 @@ class ActorCritic(nn.Module):
 
 
 def _torso(spec: EnvSpec, config: PolicyConfig, generator: torch.Generator | None) -> nn.Module:
-    if spec.sees_one and len(seen_leaves(spec.leaves, config)) == 1:
+    seen = seen_leaves(spec.leaves, config)
+    if spec.sees_one and len(seen) == 1:
+        if seen[0].tiles and config.tile_size and config.torso == "auto":
+            return Tiles(seen[0], config, generator)
         return make_torso(config, spec.obs_shape, generator)
     if ":" in config.torso:
         return own_torso(config.torso, _zero_rows(spec), generator)

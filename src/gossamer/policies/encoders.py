@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from gossamer.errors import ConfigError
 from gossamer.policies.layers import linear
 from gossamer.policies.settings import LIKE, EncoderConfig, folded
+from gossamer.policies.tiles import Tiles
 from gossamer.policies.torsos import MLP, Impala, make_torso, needs_images, own_torso, zero_rows
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ MOST_ONE_HOT = 64
 EMBEDDING_SIZE = 32
 SHARED = "shared"
 """Kind of a leaf whose numbers go through the MLP that they share, as they are."""
+TILES = "tiles"
+"""Kind of a grid of symbols."""
 CONVOLUTIONS = ("nature", "impala", "a3c", "elite")
 TORSOS = (*CONVOLUTIONS, "mlp")
 FITTING: Mapping[LeafKind, tuple[str, ...]] = {
@@ -42,6 +45,7 @@ FITTING: Mapping[LeafKind, tuple[str, ...]] = {
 SIZES = {
     **dict.fromkeys(CONVOLUTIONS, ("fc_size",)),
     "mlp": ("hidden_sizes",),
+    TILES: ("hidden_sizes",),
     "embedding": ("embedding_size",),
 }
 """Sizes that a kind of layers has; the mlp of a discrete leaf has an embedding_size too."""
@@ -216,7 +220,7 @@ class Encoders(nn.Module):
         )
         self.image_of = {x.leaf.name: f"/{x.home}" for x in plan if x.is_image}
         self.apart_of = {x.leaf.name: f"/{x.home}" for x in apart}
-        self.is_mlp = not any(x.is_image or ":" in x.kind for x in plan)
+        self.is_mlp = not any(x.is_image or x.kind == TILES or ":" in x.kind for x in plan)
         """Whether all layers are fully connected ones over numbers."""
         streams = [
             *([] if self.mlp is None else [self.mlp]),
@@ -321,6 +325,8 @@ def _own_encoder(leaf: Leaf, config: PolicyConfig) -> Encoder:
         kind = SHARED
         if leaf.kind == "pixels":
             kind = "nature" if config.torso == "auto" else config.torso
+        elif leaf.tiles and config.tile_size:
+            kind = TILES
         elif leaf.kind == "discrete":
             kind = "embedding" if sum(leaf.sizes) > MOST_ONE_HOT else "one_hot"
     sizes = SIZES.get(kind, ())
@@ -427,6 +433,8 @@ def _apart(encoder: Encoder, generator: torch.Generator | None) -> nn.Module:
     if ":" in encoder.kind:
         return own_torso(encoder.kind, zero_leaf(encoder.leaf), generator)
     config = encoder.config
+    if encoder.kind == TILES:
+        return Tiles(encoder.leaf, config, generator)
     return MLP(encoder.encoded_size, config.hidden_sizes, config.activation, generator)
 
 

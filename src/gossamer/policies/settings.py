@@ -48,8 +48,8 @@ class PolicyConfig:
     """The network: torso, optional recurrent core, action head and value head."""
 
     torso: Literal["auto", "mlp", "a3c", "nature", "impala", "elite"] | Imported = "auto"
-    """Feature layers. auto: nature for pixels, mlp for vectors. a3c: the small network of Mnih et al. 2016, a third
-    of the cost of nature. elite: the network of the elite replay platform, with small strides and many filters.
+    """Feature layers. auto: nature for pixels, mlp for vectors. a3c: the small network of Mnih et al. 2016, which
+    costs a third of nature. elite: the network of the elite replay platform, with small strides and many filters.
     module:NAME: your own, created by calling NAME with the shape of an observation."""
     encoders: Mapping[str, EncoderConfig] = field(default_factory=dict[str, EncoderConfig])
     """Observations of several arrays: the layers for the array that is called NAME. auto: for an
@@ -63,16 +63,20 @@ class PolicyConfig:
     for action_mask."""
     join_size: Units = 256
     """Observations of several arrays, without a recurrent core: units of the layer that joins the features of
-    images, of the shared mlp and of separate mlps, >= 1."""
+    images, of the shared mlp and of mlps for single arrays, >= 1."""
     hidden_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = (64, 64)
     """Units of each layer of the mlp torso, each >= 1; 64-64 as in OpenAI Baselines."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
     """Activation of the mlp torso and of the layers of head_sizes."""
     separate_value: bool = True
-    """mlp torso without a recurrent core: separate hidden layers for the value. Off, and in all
-    other cases: value and actions share their layers."""
+    """mlp torso without a recurrent core: use separate hidden layers for the value. Off, and with any other
+    network: value and actions share their layers."""
     last_filters: Units = 64
     """Filters of the nature torso's third convolution: 64 (Mnih et al. 2015) or 32 (GALA)."""
+    tile_size: Annotated[int, Meta(ge=0, le=4096)] = 0
+    """Observations of a grid of symbols, such as MiniGrid's: units of a layer whose weights all tiles share, in front
+    of an mlp over the grid; twice as many units of a second such layer say what is on any tile. 0: no such layers,
+    the symbols are numbers of the mlp."""
     fc_size: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Units of the fully connected layer after the convolutions. 0: 512 for nature and elite, 256 for a3c and
     impala."""
@@ -88,9 +92,9 @@ class PolicyConfig:
     with bias 4, which helps to learn from observations of many steps ago (Jozefowicz et al.
     2015)."""
     head_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = ()
-    """Units of each layer between recurrent layers and heads, each >= 1. Their input is the output
-    of the recurrent layers and the features of the present observation. Empty, or without recurrent
-    layers: no such layers."""
+    """Units of each layer between recurrent layers and heads, each >= 1. These layers receive the output of the
+    recurrent layers and the features of the present observation. Empty, or without recurrent layers: no such
+    layers."""
     last_reward: bool = False
     """Feed the previous reward, clipped to [-1, 1], to the layers after the torso."""
     last_action: bool = False
@@ -108,8 +112,8 @@ class PolicyConfig:
     amplified."""
     init_log_std: Annotated[float, Meta(ge=-20, le=20)] | Literal["auto"] = 0.0
     """Gaussian actions: natural logarithm of the initial standard deviation of each component, in units of the
-    policy's actions. auto: a variance of 3 divided among the components, so that the noise costs the same for any number of
-    components if the environment charges the square of an action."""
+    policy's actions. auto: the variances of all components sum to 3, so that the noise costs the same for any
+    number of components if the environment charges the square of an action."""
     squash: bool = False
     """Gaussian actions: squash actions into their bounds with tanh. Needs finite bounds."""
     scale_actions: bool = False
@@ -117,10 +121,10 @@ class PolicyConfig:
     so that the initial deviation means the same in every environment. Off: the policy acts in the
     environment's own units."""
     noise_correlation: BelowOne = 0.0
-    """Gaussian actions: correlation between the noise of successive actions, in [0, 1). Correlated
-    noise explores further than white noise, which cancels out; the distribution of each single
-    action stays the same. Evaluations draw white noise. The noise is an autoregressive process;
-    Hollenstein et al. 2024 (arXiv:2312.11091) use coloured noise for PPO."""
+    """Gaussian actions: correlation between the noise of successive actions, in [0, 1). Correlated noise explores
+    further than white noise, which cancels out; the distribution of each single action stays the same. Evaluations
+    use white noise. The noise is an autoregressive process; Hollenstein et al. 2024 (arXiv:2312.11091) use coloured
+    noise for PPO."""
 
     @property
     def has_own_code(self) -> bool:

@@ -40,16 +40,16 @@ _KINDS = {
 
 
 def _of_replay(kind: str, distance: str) -> dict[str, Metric]:
-    columns = "number of columns in this replay; for a shared replay, in the parts of all learners"
+    columns = "number of columns in this replay; a shared replay counts the parts of all learners"
     found = {f"replay/{kind}_columns": Metric("columns", columns)}
     if not distance:
         return found
     for tenth in (1, 5, 9):
         metric = Metric(
-            "1", f"{10 * tenth}th percentile, over the candidates of the last batch, of {distance}"
+            "1", f"{10 * tenth}th percentile of {distance}, over the candidates of the last batch"
         )
         found[f"replay/{kind}_distance_p{10 * tenth}"] = metric
-    chosen = Metric("1", f"mean, over the chosen columns of the last batch, of {distance}")
+    chosen = Metric("1", f"mean of {distance}, over the chosen columns of the last batch")
     return {**found, f"replay/{kind}_distance_chosen": chosen}
 
 
@@ -60,10 +60,11 @@ METRICS: Mapping[str, Metric] = {
     ),
     "updates": Metric(
         "updates",
-        "minibatches of this learner; each is an optimizer step, except before optimizer.learn_start",
+        "minibatches that this learner has processed; each is an optimizer step, except before optimizer.learn_start",
     ),
     "version": Metric(
-        "versions", "number of batches learnt so far; it is the version of the present parameters"
+        "versions",
+        "number of batches learnt so far, which is the version of the present parameters",
     ),
     "learner": Metric("rank", "rank of the learner that wrote the row"),
     "steps_per_second": Metric(
@@ -72,7 +73,7 @@ METRICS: Mapping[str, Metric] = {
     "episodes": Metric("episodes", "finished training episodes"),
     "return_mean_100": Metric(
         "return",
-        "mean return of the last 100 training episodes, rewards unclipped; with several learners, the same number of episodes from each",
+        "mean return of the last 100 training episodes, with unclipped rewards; with several learners, the same number of episodes from each",
     ),
     "return_min_100": Metric("return", "smallest return of the last 100 training episodes"),
     "return_max_100": Metric("return", "largest return of the last 100 training episodes"),
@@ -83,7 +84,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/return_of_n": Metric(
         "return",
-        "mean return of the episodes that one learner (its rank ends the name) contributes to return_mean_100; only with several learners",
+        "mean return of the episodes that learner n contributes to return_mean_100; only with several learners",
     ),
     "learner/env_steps": Metric(
         "steps", "env steps of this learner's own actors; only with several learners"
@@ -123,8 +124,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/explained_variance": Metric(
         "1",
-        "1 - var(target - value) / var(target); 1 is a perfect value function. It is 0 if var(target) is no more than rounding "
-        "error: below a millionth of the mean square of targets",
+        "1 - var(target - value) / var(target); 1 is a perfect value function. 0 if var(target) is below a millionth of the mean "
+        "square of targets, which may be rounding error",
     ),
     "learner/value_mean": Metric("return", "mean predicted value"),
     "learner/target_mean": Metric("return", "mean value target"),
@@ -136,8 +137,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/rejected_fraction": Metric(
         _SHARE,
-        "fraction of valid rows that the trust region excludes from learning. The KL is "
-        "the one that algorithm.kl names, which is the KL of mean_kl_nats only for mu_pi",
+        "fraction of valid rows that the trust region excludes from learning. The trust region uses the KL that algorithm.kl "
+        "names; learner/mean_kl_nats always shows the KL of mu_pi",
     ),
     "learner/policy_cloning_loss": Metric("nats", "CLEAR's KL(behavior || policy), unweighted"),
     "learner/value_cloning_loss": Metric(
@@ -192,28 +193,29 @@ METRICS: Mapping[str, Metric] = {
         _SHARE, "share of time spent waiting while other learners of this process ran"
     ),
     "topology/disagreement": Metric(
-        "1", "mean over learners of |theta - average| / |average|, parameters only"
+        "1",
+        "mean over learners of |theta - average| / |average|; theta: a learner's parameters, average: their mean over learners",
     ),
     "topology/disagreement_of_n": Metric(
-        "1", "|theta - average| / |average| of one learner, whose rank ends the name"
+        "1", "|theta - average| / |average| for learner n; see topology/disagreement"
     ),
     "topology/staleness_updates": Metric(
         "updates",
-        "mean, over mixed messages, of the number of updates by which the sender was behind the "
-        "reader (0 if the sender was ahead)",
+        "number of updates by which the sender of a message was behind the reader (0 if the sender was ahead), as a mean over "
+        "mixed messages",
     ),
     "topology/staleness_updates_of_n": Metric(
         "updates",
-        "number of updates by which the messages of one learner (its rank ends the name) were behind the reader; for a learner that no longer sends, the value of its last message",
+        "number of updates by which the messages of learner n were behind the reader; if learner n no longer sends, the value of its last message",
     ),
     "topology/messages_per_update": Metric("messages", "messages mixed per update"),
     "topology/bytes_per_update": Metric("bytes", "total size of the messages mixed per update"),
-    "cluster/hosts": Metric("machines", "number of machines of a cluster that run learners now"),
+    "cluster/hosts": Metric("machines", "number of machines of the cluster that run learners now"),
     "cluster/restarts": Metric(
-        "restarts", "number of times so far that a learner of a cluster died and was started again"
+        "restarts", "number of times so far that a learner of the run died and was started again"
     ),
     "cluster/sent_bytes_per_second": Metric(
-        "bytes/s", "bytes of messages that the learners of a host send to other hosts"
+        "bytes/s", "bytes of messages per second that the learners of a host send to other hosts"
     ),
     "share/evaluation": Metric(_SHARE, "share of wall time during which an evaluation ran"),
     "share/checkpoint": Metric(_SHARE, "share of the learner's time spent taking checkpoints"),
@@ -227,7 +229,7 @@ METRICS: Mapping[str, Metric] = {
     "evaluation_mean": Metric("return", "mean return of the last evaluation"),
     "evaluation_standard_error": Metric(
         "return",
-        "standard error of evaluation_mean; with several tasks, over the means of tasks",
+        "standard error of evaluation_mean; with several tasks, computed from the tasks' means",
     ),
     "evaluation_env_steps": Metric("steps", "the run's env steps at the last evaluation"),
     "evaluation_episodes": Metric("episodes", "number of episodes in the last evaluation"),

@@ -18,8 +18,8 @@ class QueueSettings:
     fraction: Share = 1.0
     """Share of a batch's columns, in (0, 1]. The fractions of all entries sum to 1."""
     capacity: Count = 1
-    """Number of trajectories that may wait in the queue, >= 1, besides the trajectory in training
-    (with replays: the trajectory being stored). The setting has an effect only at lag free."""
+    """Number of trajectories that may wait in the queue, >= 1, not counting the trajectory in training (with
+    replays: the trajectory being stored). This setting has an effect only at lag free."""
 
 
 ReplaySettings = QueueSettings | Selector

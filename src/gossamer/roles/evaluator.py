@@ -54,11 +54,11 @@ class Evaluation:
     lengths: tuple[int, ...]
     """Length of each episode in env steps."""
     truncated: int
-    """Number of episodes that a time limit cut."""
+    """Number of episodes that a time limit ended."""
     tasks: tuple[int, ...] = ()
     """Number of each episode's task; empty without a family of tasks."""
     held_out: Evaluation | None = None
-    """Evaluation of the same policy on tasks that training does not see; None where there are none."""
+    """Evaluation of the same policy on tasks that training does not see; None if there are no such tasks."""
 
     @property
     def mean(self) -> float:
@@ -69,7 +69,7 @@ class Evaluation:
     def standard_error(self) -> float:
         """Standard error of the mean; 0 for a single episode.
 
-        Of several tasks it is that of the tasks' means: episodes of one task resemble each other.
+        With several tasks, it is computed from the tasks' means, because episodes of one task resemble each other.
         """
         scores = np.array(self.returns)
         if len(played := np.unique(self.tasks)) > 1:
@@ -79,16 +79,16 @@ class Evaluation:
 
     @property
     def half_width(self) -> float:
-        """Half the width of the mean's 95 % interval; infinite for a single episode, or task."""
+        """Half the width of the mean's 95 % interval; infinite for a single episode or a single task."""
         return half_width(self.standard_error, len(set(self.tasks)) or len(self.returns))
 
     def minus(self, other: Evaluation) -> Evaluation:
-        """Return, as an evaluation, how much higher each return is than the return of the same episode in another evaluation."""
+        """Return an evaluation of differences: each return minus the return of the same episode in `other`."""
         returns = tuple(a - b for a, b in zip(self.returns, other.returns, strict=True))
         return Evaluation(returns, self.lengths, self.truncated, self.tasks)
 
     def plus(self, other: Evaluation) -> Evaluation:
-        """Return the episodes of both as one evaluation, without held-out tasks."""
+        """Return one evaluation with the episodes of this one and of `other`, without held-out tasks."""
         return Evaluation(
             self.returns + other.returns,
             self.lengths + other.lengths,
@@ -97,7 +97,7 @@ class Evaluation:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the row that evaluation.jsonl has."""
+        """Return the evaluation as a dict, as in evaluation.jsonl."""
         row: dict[str, Any] = {
             "mean": self.mean,
             "standard_error": self.standard_error,

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
 
 
 class Carried(NamedTuple):
-    """What a policy carries from a step of B environments to the next."""
+    """State that a policy carries from one step of B environments to the next."""
 
     core_state: Tensor
     """[S, B] recurrent state."""
     action: Tensor
-    """[1, B, *action_shape] the last action, as the policy's distribution has it."""
+    """[1, B, *action_shape] the last action as the policy's distribution returned it (a sample, or its mode if greedy),
+    before it is squashed, scaled, clipped or shifted for the environment."""
 
 
 def nothing_carried(policy: ActorCritic, num_envs: int) -> Carried:

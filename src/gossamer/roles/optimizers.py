@@ -22,8 +22,8 @@ class OptimizerConfig:
     """The optimizer and its learning rate."""
 
     name: Literal["rmsprop", "rmsprop_tf", "adam", "adamw"] = "adam"
-    """rmsprop: PyTorch's. rmsprop_tf: epsilon inside the square root, mean square starting at 1, as
-    in TensorFlow and IMPALA's paper. adam, adamw: Kingma and Ba 2015, Loshchilov and Hutter 2019."""
+    """rmsprop: PyTorch's. rmsprop_tf: epsilon inside the square root, mean square starting at 1, as in TensorFlow
+    and IMPALA's paper. adam, adamw: Kingma and Ba 2015, Loshchilov and Hutter 2019."""
     learning_rate: tuple[Annotated[float, Meta(gt=0, le=1000)], ...] = (5e-4,)
     """Learning rate, > 0: one value, or one per learner."""
     schedule: Literal["constant", "linear", "polynomial"] = "linear"
@@ -34,31 +34,30 @@ class OptimizerConfig:
     schedule_power: Positive = 2.0
     """Exponent of the polynomial schedule, > 0; 1 is linear."""
     epsilon: Positive = 1e-5
-    """Added to the root of the mean square (inside the root for rmsprop_tf), > 0."""
+    """Number added to the root of the mean square (inside the root for rmsprop_tf), > 0."""
     decay: BelowOne = 0.99
     """rmsprop: decay of the running mean square, in [0, 1)."""
     momentum: BelowOne = 0.0
     """rmsprop: momentum, in [0, 1)."""
     beta1: BelowOne = 0.9
-    """adam: decay of the first moment, in [0, 1)."""
+    """adam, adamw: decay of the first moment, in [0, 1)."""
     beta2: BelowOne = 0.999
-    """adam: decay of the second moment, in [0, 1)."""
+    """adam, adamw: decay of the second moment, in [0, 1)."""
     weight_decay: Amount = 0.0
     """adamw: decoupled weight decay, >= 0; adam and rmsprop: L2 penalty."""
     max_grad_norm: Amount = 0.5
-    """Gradients are scaled down to this global norm; 0 turns clipping off."""
+    """Largest global norm of gradients, to which larger gradients are scaled down. 0: no clipping."""
     outer_momentum: BelowOne = 0.0
-    """Momentum of the outer step (SlowMo), in [0, 1). After the last update of each version has
-    been mixed, the version's total change of parameters is added to a running sum, which decays by
-    this factor; the outer step then starts from the parameters before the version and moves along
-    that sum. Steps become up to 1 / (1 - outer_momentum) times as long, unless outer_rate is 1 -
-    outer_momentum. 0: no running sum."""
+    """Momentum of the outer step (SlowMo), in [0, 1). The outer step follows the last update and mixing of each
+    version. The version's total change of parameters is added to a running sum, which decays by this factor; the
+    outer step moves along this sum from the parameters that the version began with. Steps become up to 1 / (1 -
+    outer_momentum) times as long, unless outer_rate is 1 - outer_momentum. 0: no running sum."""
     outer_rate: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     """Factor on the outer step, in (0, 1000]. With 1 and no outer_momentum there is no outer step:
     parameters are the result of updates and mixing. With 1 - outer_momentum, steps that all point
     the same way keep their length."""
     outer_nesterov: bool = False
-    """Nesterov's momentum for the outer step: this version's change plus outer_momentum times the running sum."""
+    """Nesterov's momentum: the outer step is this version's change plus outer_momentum times the running sum."""
     learn_start: Whole = 0
     """Env steps, summed over learners, before learning begins, in [0, total_env_steps). Earlier batches only set
     the running means and deviations of observations and values, which at first change too fast to learn from;

@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 
 
 class Policy(ActorCritic):
-    """The network of a run, and how its environment's observations and actions become the network's.
+    """The network of a run, with the conversion of its environment's observations and actions.
 
     A policy is a `torch.nn.Module`: `policy(obs, starts, core_state)` runs the network itself on rows of observations.
     """
 
     interface: Interface
-    """How its environment is made, and the form of its observations, actions and masks."""
+    """How the run's environment is created, and the form of its observations, actions and masks."""
 
     @property
     def observation_space(self) -> Space[Any]:
-        """Space of one environment's observations; of an exported policy, without its bounds."""
+        """Space of one environment's observations; without bounds if the policy was exported."""
         return self.interface.observation_space
 
     @property
@@ -58,22 +58,22 @@ class Policy(ActorCritic):
         """Choose an action for an environment's observation, or actions for those of B environments.
 
         Args:
-            obs: as the environment returns it; of B environments [B, ...].
-            state: the state that the last call returned; None: an episode begins, in every environment.
+            obs: the observation as the environment returns it; for B environments [B, ...].
+            state: the state that the last call returned; None: an episode begins in every environment.
             deterministic: take the likeliest action, as `gossamer.evaluate` does, instead of sampling.
-            reward: reward of the last step, as the environment paid it; of B environments [B]. For a policy that was
-                trained with `policy.last_reward`.
-            episode_start: whether an episode begins with this observation, of B environments [B]; the state is cleared.
-            generator: random generator of sampled actions; None: torch's own.
-            mask: allowed actions, as the environment's info has them in `action_mask`; of B environments a sequence of
-                such masks. Not needed where the observation holds the mask.
+            reward: reward of the last step, as the environment paid it; for B environments [B]. Needed by a policy that
+                was trained with `policy.last_reward`.
+            episode_start: true if an episode begins here, which clears the state; for B environments [B].
+            generator: random generator for sampled actions; None: torch's own.
+            mask: allowed actions, in the form of `action_mask` in the environment's info; for B environments a sequence
+                of masks. Not needed if the observation contains the mask.
 
         Returns:
-            The action as the environment takes it, of B environments [B, ...], and the state for the next call.
+            The action as the environment takes it (for B environments [B, ...]), and the state for the next call.
 
         Raises:
-            ValueError: an observation is not of the environment's space or not finite, an argument has another size, or
-                there is no mask though the policy was trained with one.
+            ValueError: an observation does not fit the environment's space or is not finite, an argument has the wrong
+                size, or the mask is missing although the policy was trained with one.
         """
         form = self.interface.obs_format
         count = form.count(obs)

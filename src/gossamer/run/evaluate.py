@@ -61,9 +61,9 @@ def evaluate(
 
     Args:
         run: a run folder, part of its path, "last", or the result of `train`.
-        episodes: number of episodes, at least 1. Of a family of tasks: at least that many on the training tasks, the same
-            number for every task, and then as many on `held_out` tasks; of more than 100 tasks (and more than
-            `episodes`), one episode of each of that many.
+        episodes: number of episodes, at least 1. For a family of tasks: number of episodes on the training tasks, and
+            again on the `held_out` tasks, rounded up so that every task of a set is played equally often. Of a set with
+            more than N = max(100, `episodes`) tasks, N evenly spaced tasks are played, one episode each.
         checkpoint: "last", "best", "candidate" or a number of updates.
         learner: number of the learner whose policy is played; None: the run's policy, which for gossip and diffusion is
             the average of all learners.
@@ -71,17 +71,17 @@ def evaluate(
         seed: seed of the episodes and of sampled actions.
         device: device of the policy: "auto", "cpu" or "cuda".
         torso: feature layers of your own that the run was trained with.
-        env_id: the run's environment, named again; see `load_policy`.
+        env_id: the name of the run's environment, given again; see `load_policy`.
         trust: import the environment and parts that the run names, wherever the run comes from.
 
     Returns:
-        Returns and lengths of the episodes, and their mean.
+        An `Evaluation`: each episode's return and length, and the mean return.
 
     Raises:
-        ConfigError: there is no such run or checkpoint, it does not fit its settings, or it would import code that
-            nothing shows to be yours.
+        ConfigError: the run or checkpoint does not exist, the checkpoint does not fit the run's settings, or the run would
+            import code that may not be yours.
         RunFailed: an environment raised an exception or is stuck.
-        KeyboardInterrupt: Ctrl-C, after the step that is being played.
+        KeyboardInterrupt: Ctrl-C was pressed; raised after the step that is being played.
     """
     where = find_device(device, has_gpu=torch.cuda.is_available())
     folder = RunFolder.open(run)

@@ -182,16 +182,16 @@ def load_policy(
         learner: number of the learner whose policy is loaded; None: the run's policy, which for gossip and diffusion is
             the average of all learners.
         torso: feature layers of your own that the run was trained with.
-        env_id: the run's environment, named again: a module:function of a run that began on another machine is imported
-            only if it is named here, or with `trust`.
+        env_id: the name of the run's environment, given again: a module:function of a run that began on another machine
+            is imported only if you name it here or set `trust`.
         trust: import the environment and parts that the run names, wherever the run comes from.
 
     Returns:
         The policy, a `torch.nn.Module` whose parameters need no gradient.
 
     Raises:
-        ConfigError: there is no such run or checkpoint, it does not fit its settings, or it would import code that
-            nothing shows to be yours.
+        ConfigError: the run or checkpoint does not exist, the checkpoint does not fit the run's settings, or the run would
+            import code that may not be yours.
     """
     folder = RunFolder.open(run)
     config = config_of(folder, env_id, trust=trust)

@@ -73,8 +73,8 @@ class TrainResult:
     """Content of the run's summary.json: `env_steps`, `updates`, `restarts` (processes that were replaced), `seconds`,
     `steps_per_second`, `mean_return_last_100` (training episodes), `best_evaluation` (mean return),
     `best_evaluation_episodes`, `candidate_evaluation`, `best_learner`, `exit_reason` (a sentence) and `exit`: a dict of
-    `kind` ("done" or "stopped") and `cause` (the setting whose limit was reached, or the signal). None where there is
-    no value."""
+    `kind` ("done" or "stopped") and `cause` (the setting whose limit was reached, or the signal). A key without a value
+    is None."""
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -93,25 +93,26 @@ def train(
     """Train a policy, or continue a run, until a limit is reached: `train("CartPole-v1", total_env_steps=20_000)`.
 
     Args:
-        task: an environment's id, settings by name (`env_id` among them), or a config from `make_config`; empty: the
-            environment of the run to continue, or of a preset.
+        task: an environment's id, a dict of settings that includes `env_id`, or a config from `make_config`; empty: the
+            environment of the resumed run, or of a preset.
         presets: preset names or settings files, as for `make_config`.
-        resume: the run to continue: a run folder, part of its path, "last", or the result of `train`. Unless the task is
-            a config, the run's settings hold where no others are given.
-        trust: import the environment and parts that the run to continue names, wherever the run comes from.
-        torso: feature layers of your own, a module from [N, *obs_shape] float to [N, F] with an attribute `feature_size`.
+        resume: the run to continue: a run folder, part of its path, "last", or the result of `train`. Unless `task` is
+            a config, settings that you do not give are the run's.
+        trust: import the environment and parts that the resumed run names, wherever that run comes from.
+        torso: feature layers of your own: a module that maps floats [N, *obs_shape] to [N, F] and has an attribute
+            `feature_size`.
         quiet: print no progress.
         settings: settings by field name, nested or dotted, such as `algorithm="ppo"` or
-            `optimizer={"learning_rate": 1e-3}`; none beside a config.
+            `optimizer={"learning_rate": 1e-3}`; not allowed if `task` is a config.
 
     Returns:
         The run's folder and its summary.
 
     Raises:
-        ConfigError: a mistake in the settings; nothing was created.
-        RunFailed: the run could not continue; its folder says why.
-        KeyboardInterrupt: Ctrl-C. The run has saved a checkpoint, unless Ctrl-C was pressed twice. Other signals that
-            stop a run (SIGTERM, SIGHUP, SIGUSR1) are passed on to the program's own handler once the run is saved.
+        ConfigError: the settings contain a mistake; nothing was created.
+        RunFailed: the run could not continue; log.txt in its folder says why.
+        KeyboardInterrupt: Ctrl-C was pressed. The run has saved a checkpoint, unless Ctrl-C was pressed twice. Other
+            signals that stop a run (SIGTERM, SIGHUP, SIGUSR1) go to the program's own handler once the run is saved.
     """
     if isinstance(task, TrainConfig):
         if settings or presets:

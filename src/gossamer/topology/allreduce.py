@@ -22,7 +22,7 @@ class AllReduce(Topology):
     on_death: ClassVar[Literal["replace", "restart_group"]] = "restart_group"
 
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
-    """Factor on the learning rate for L learners: 1, the square root of L, or L."""
+    """Factor on the learning rate for L learners. none: 1. sqrt: the square root of L. linear: L."""
     transport: Literal["auto", "memory", "nccl", "gloo"] = "auto"
     """How gradients are exchanged. memory: through shared memory, summed in rank order as in the inline
     placement. nccl: between GPUs. gloo: over sockets. auto: nccl if each learner has its own GPU, else

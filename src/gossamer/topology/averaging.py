@@ -14,8 +14,8 @@ class Averaging(Topology):
     """Parameters are averaged with those of some neighbours, message by message."""
 
     max_staleness: Whole | Literal["never"] = 0
-    """Number of mixings that a neighbour's message may be behind before the learner waits, >= 0. 0:
-    lock-step. never: no waiting. GALA calls it sync-freq."""
+    """Number of mixings that a neighbour's message may be behind before the learner waits, >= 0. 0: lock-step.
+    never: no waiting. GALA calls this setting sync-freq."""
     every: Literal["updates", "versions"] = "updates"  # pyright: ignore[reportIncompatibleVariableOverride]
     """When learners mix. updates: after every update. versions: after the last update on a batch, which sends fewer
     messages if a batch is learnt in several minibatches or passes."""
@@ -27,7 +27,7 @@ class Averaging(Topology):
     """Mix a neighbour's last message again until a newer message arrives; a slow or dead neighbour
     then slows down the learning of the other learners."""
     mix_optimizer: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Average the optimizer's running statistics too, with the weights of the parameters."""
+    """Average the optimizer's running statistics too, with the same weights as the parameters."""
 
     @property
     def staleness(self) -> int:  # type: ignore[override]

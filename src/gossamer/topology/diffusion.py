@@ -33,10 +33,10 @@ class Diffusion(Averaging):
     degree: Annotated[int, Meta(ge=1, le=65535)] = 3
     """Links per learner, >= 1: the exact number for random-regular, the mean for erdos-renyi."""
     weights: Literal["metropolis", "uniform"] = "metropolis"
-    """metropolis keeps the average of all learners; uniform is 1 / (links + 1), as published."""
+    """metropolis: weights that keep the average of all learners unchanged. uniform: 1 / (links + 1), as published."""
     link_drop: BelowOne = 0.0
-    """Probability that a link is not used in an update, in [0, 1). Both ends drop the same links,
-    and each end adds the link's weight to its own. Needs a numeric max_staleness."""
+    """Probability that a link is not used in an update, in [0, 1). Both ends drop a link in the same update, and
+    each end adds the link's weight to its own. Needs a number as max_staleness."""
 
     def written_out(self) -> Self:
         """Return the same topology with a matrix in place of a file that holds it."""

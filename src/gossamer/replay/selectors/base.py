@@ -39,15 +39,14 @@ class Selector:
     """Number of rows to store before replaying begins, >= 0, counted over the whole run; until then batches have
     online columns only. 0: replaying begins when there are enough columns for a batch."""
     shared: bool = False
-    """Every learner samples from the data of all learners. The capacity applies to each learner's
-    part."""
+    """Let every learner sample from the data of all learners. The capacity applies to each learner's part."""
     path: str = ""
-    """Folder for a file that holds the replay, for replays larger than memory; the file is removed when the
+    """Folder for a file that holds the replay, if the replay is larger than memory; the file is removed when the
     run ends. Empty: keep the replay in memory."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Memory that holds the replay. cpu: the host's memory. cuda: the memory of the learner's GPU. auto: the GPU's
-    memory, if this replay and the replays before it in the list take at most a quarter of it; otherwise, and for a
-    shared replay or a replay in a file, the host's memory."""
+    memory, if this replay and the replays before it in the list take at most a quarter of that memory; otherwise,
+    and for a replay that is shared or in a file, the host's memory."""
 
     def __init_subclass__(cls) -> None:
         """Name a kind that does not name itself after its class."""

@@ -29,18 +29,17 @@ class EliteSettings(Selector):
     measures: ClassVar[bool] = True
 
     strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "least_used"
-    """Which candidates are kept. nearest: those with the smallest distances. least_used: the least
-    often sampled, then the nearest. stratified, stratified_least_used: candidates are sorted by
-    distance and cut into one segment per column needed; one candidate of each segment is kept, the
-    nearest or the least used."""
+    """Which candidates are kept. nearest: those with the smallest distances. least_used: those sampled least often,
+    on equal use the nearest. stratified, stratified_least_used: candidates are sorted by distance and cut into one
+    segment per column needed; each segment gives its nearest or its least used candidate."""
     candidate_multiplier: Annotated[float, Meta(ge=1, le=10_000)] = 2.0
-    """Number of candidates drawn per column needed, >= 1; falls linearly to 1, which is uniform
+    """Number of candidates drawn per column needed, >= 1. The number falls linearly to 1, which is uniform
     sampling."""
     anneal_updates: Whole = 10_000
     """Number of updates with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
     distance: Literal["lp", "cosine", "kl"] = "lp"
-    """Distance between the present features of a column and the stored ones. lp: norm of the difference.
-    cosine: 1 - cosine similarity. kl: KL divergence of their softmaxes."""
+    """Distance between two sets of features. lp: norm of the difference. cosine: 1 - cosine similarity. kl: KL
+    divergence of their softmaxes."""
     norm_order: Annotated[float, Meta(gt=0, le=1000)] = 2.0
     """Order p of the norm lp, > 0."""
     insert: Literal["fifo", "elite"] = "fifo"
