@@ -539,7 +539,7 @@ def _unless_installed(module: str) -> str:
     "List runs and their results.",
     Word(
         "[RUN]",
-        "a folder of runs, a run folder, part of names below runs, or a pattern such as 'ppo-*'",
+        "a folder of runs, a run folder, part of the names of runs in the folder 'runs', or a pattern such as 'ppo-*'",
         default="runs",
     ),
     JSON,

@@ -99,8 +99,12 @@ def test_a_grid_alone_has_them_too() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [replace(CONFIG, tile_size=0), replace(CONFIG, encoders={"image": EncoderConfig("mlp")})],
-    ids=["off", "another encoder"],
+    [
+        replace(CONFIG, tile_size=0),
+        replace(CONFIG, torso="mlp"),
+        replace(CONFIG, encoders={"image": EncoderConfig("mlp")}),
+    ],
+    ids=["off", "another torso", "another encoder"],
 )
 def test_it_goes_through_an_mlp_if_asked_for(config: PolicyConfig) -> None:
     policy = ActorCritic(spec_with(BESIDE, GRID), config, generator=seeded())

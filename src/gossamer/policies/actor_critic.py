@@ -24,7 +24,7 @@ from gossamer.policies.encoders import Encoders, refuse_encoders, seen_leaves, z
 from gossamer.policies.layers import linear
 from gossamer.policies.moments import Moments
 from gossamer.policies.normalizer import Normalizer
-from gossamer.policies.tiles import Tiles
+from gossamer.policies.tiles import Tiles, shares_tiles
 from gossamer.policies.torsos import MLP, make_torso, own_torso, tried
 from gossamer.spec import leaves_of, map_obs
 from gossamer.types import PolicyOutput
@@ -382,7 +382,7 @@ class ActorCritic(nn.Module):
 def _torso(spec: EnvSpec, config: PolicyConfig, generator: torch.Generator | None) -> nn.Module:
     seen = seen_leaves(spec.leaves, config)
     if spec.sees_one and len(seen) == 1:
-        if seen[0].tiles and config.tile_size and config.torso == "auto":
+        if shares_tiles(seen[0], config):
             return Tiles(seen[0], config, generator)
         return make_torso(config, spec.obs_shape, generator)
     if ":" in config.torso:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from gossamer.errors import ConfigError
 from gossamer.policies.layers import linear
 from gossamer.policies.settings import LIKE, EncoderConfig, folded
-from gossamer.policies.tiles import Tiles
+from gossamer.policies.tiles import Tiles, shares_tiles
 from gossamer.policies.torsos import MLP, Impala, make_torso, needs_images, own_torso, zero_rows
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def _own_encoder(leaf: Leaf, config: PolicyConfig) -> Encoder:
         kind = SHARED
         if leaf.kind == "pixels":
             kind = "nature" if config.torso == "auto" else config.torso
-        elif leaf.tiles and config.tile_size:
+        elif shares_tiles(leaf, config):
             kind = TILES
         elif leaf.kind == "discrete":
             kind = "embedding" if sum(leaf.sizes) > MOST_ONE_HOT else "one_hot"

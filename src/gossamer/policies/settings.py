@@ -75,8 +75,8 @@ class PolicyConfig:
     """Filters of the nature torso's third convolution: 64 (Mnih et al. 2015) or 32 (GALA)."""
     tile_size: Annotated[int, Meta(ge=0, le=4096)] = 0
     """Observations of a grid of symbols, such as MiniGrid's: units of a layer whose weights all tiles share, in front
-    of an mlp over the grid; twice as many units of a second such layer say what is on any tile. 0: no such layers,
-    the symbols are numbers of the mlp."""
+    of an mlp over the grid; twice as many units of a second such layer say what is on any tile. 0, or another torso
+    than auto: no such layers, the symbols are numbers of the mlp."""
     fc_size: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Units of the fully connected layer after the convolutions. 0: 512 for nature and elite, 256 for a3c and
     impala."""

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from gossamer.spec import Leaf
 
 
+def shares_tiles(leaf: Leaf, config: PolicyConfig) -> bool:
+    """Whether `Tiles` are the layers of a leaf for which the settings choose none."""
+    return bool(leaf.tiles and config.tile_size) and config.torso == "auto"
+
+
 class Tiles(nn.Module):
     """A layer that all tiles share, before an MLP over all of them, and a second one for what lies anywhere.
 

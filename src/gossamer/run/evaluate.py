@@ -71,7 +71,7 @@ def evaluate(
         seed: seed of the episodes and of sampled actions.
         device: device of the policy: "auto", "cpu" or "cuda".
         torso: feature layers of your own that the run was trained with.
-        env_id: the name of the run's environment, given again; see `load_policy`.
+        env_id: the name of the run's environment again, which allows its import; see `load_policy`.
         trust: import the environment and parts that the run names, wherever the run comes from.
 
     Returns:
