@@ -49,5 +49,5 @@ class Tiles(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[N, K V] -> [N, F]."""
         tiles = x.unflatten(1, self._tiles)
-        largest = torch.tanh(self.anywhere(tiles).amax(1))
+        largest = F.relu(self.anywhere(tiles).amax(1))
         return torch.cat((self.mlp(F.relu(self.each(tiles))), largest), dim=1)
