@@ -20,7 +20,7 @@ from gossamer.record.files import read_safetensors, safetensors_chunks, write_ha
 from gossamer.record.metrics import plain
 from gossamer.run.checkpoint_contents import SavedPolicy
 from gossamer.run.load_policy import put_weights, refuse_misfit
-from gossamer.spec import EnvSpec
+from gossamer.spec import EnvSpec, Leaf
 from gossamer.system.reading import expand, open_plain, parse_json, read_plain
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
         masks = () if interface.mask is None else (interface.mask.leaf,)
         leaves = (*interface.obs_format.leaves, *masks)
         seen = tuple((x.name, x.kind, x.shape, x.sizes) for x in leaves)
-        if any(x.tiles < 0 or (x.tiles and x.shape[0] % x.tiles) for x in spec.leaves):
+        if any(x.tiles and not _is_grid(x) for x in spec.leaves):
             raise ValueError("its tiles are no equal parts")
         known = tuple((x.name, x.kind, x.shape, x.sizes) for x in spec.leaves)
         if (seen, interface.action_format.spec) != (known, spec.action):
@@ -129,6 +129,10 @@ def _spec(content: Any) -> EnvSpec:
     if not there_are or numbers + found.action.num_params > MOST_NUMBERS:
         raise ValueError("its spec has sizes that cannot be")
     return found
+
+
+def _is_grid(leaf: Leaf) -> bool:
+    return leaf.kind == "vector" and leaf.tiles > 0 and leaf.shape[0] % leaf.tiles == 0
 
 
 def _action(content: Any, *, whole: bool = True) -> dict[str, Any]:
