@@ -22,30 +22,29 @@ INTRO = """\
 <!-- Written by scripts/gen_docs.py from the declarations of the commands; edit those. -->
 
 `gossamer COMMAND --help` prints what this page says about a command. In flags, hyphens and underscores mean the same. `gossamer --version`
-prints the version. To name a run, type its folder, part of its folder's name, or `last`, which is the newest run below `runs`.
+prints the version. To name a run, type its folder, part of its folder's name, or `last` (the newest run below `runs`).
 
 | command | |
 |---|---|
 """
 TRAIN = """\
 Train a policy on ENV, or resume a run with `--resume RUN`. Arguments may stand in any order. Every
-[setting](settings.md) has a flag; the flags below are not settings. `gossamer train --help` lists the settings that most people
-use, `gossamer train --help-all` lists all of them, and `gossamer train ENV --help` shows their values for one environment.
+[setting](settings.md) but ENV has a flag; the flags below are not settings. With ENV,
+`--help` and `--help-all` show the values for this environment.
 
-`--config` names presets (`gossamer list`) or settings files. If several sources give a setting, the first of this list wins: the
-command line, later files, earlier files, the resumed run, the settings that `gossamer tune` found, the suite's defaults, the
-general defaults.
+If several sources give a setting, the first of these wins: the command line, later `--config` files, earlier ones, the resumed
+run, the settings that `gossamer tune` found, the suite's defaults, the general defaults.
 """
 EXITS = {
-    "0": "The command is done, or a training was stopped by one signal (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), `--stop-after-seconds` or "
-    "`gossamer watch` and has saved its last checkpoint.",
+    "0": "The command is done; or one signal (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), `--stop-after-seconds` or `gossamer watch` stopped a "
+    "training, which has saved its last checkpoint.",
     "1": "A run failed: its environment raised an exception or is stuck, or the disk is full. The last line on standard error "
     "says why. A sweep or `--seeds`: at least one run failed. `gossamer cluster check`: a problem was found. Any command: its "
     "output could not be written.",
     "2": "A mistake in the command, in a setting or in a file, or a run that cannot be read. Nothing was created. One line on "
     "standard error says what is allowed.",
     "130": "Ctrl-C ended the command, or a second Ctrl-C ended a training at once, without a checkpoint. `gossamer sweep` and `gossamer train "
-    "--seeds` also return 130 if one signal stopped them before all runs were done.",
+    "--seeds` also return 130 if a signal stopped them before all runs were done.",
     "128 + N": "A second signal N ended a training at once: 143 for SIGTERM.",
 }
 """What each exit code means."""
@@ -55,14 +54,14 @@ VARIABLES = {
     "DISPLAY, WAYLAND_DISPLAY": "`gossamer watch` opens a browser, and `gossamer eval --render` a window, only if one of these variables is set (Linux).",
     "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME": "Network interface for gradients between machines (`--topology.transport`). Set by a run "
     "on a cluster, unless it is set already.",
-    "GOSSAMER_MACHINE": "`plain`: the machine has no influence on settings: `--num-learners auto` is one learner, and "
+    "GOSSAMER_MACHINE": "`plain`: settings do not depend on the machine: `--num-learners auto` is one learner, and "
     "results of `gossamer tune` are not used. Sweeps and `--seeds` set `plain` for their runs.",
     "NO_COLOR": "If set, the help of `gossamer train` has no bold titles.",
     "RAY_ADDRESS": "Address of the Ray cluster for `--placement cluster`, if `--cluster.address` is empty.",
     "SDL_VIDEODRIVER": "`gossamer eval --video` sets it to `dummy`, unless it is set already; `--render` accepts it in place of a display.",
     "SSH_CONNECTION, SSH_TTY": "If one is set, as in an SSH session, `gossamer watch` opens no browser.",
     "TERM": "`dumb`: plain lines in place of a live panel, and no bold titles.",
-    "XDG_STATE_HOME": "Its subfolder `gossamer/` contains the token that marks your own runs, and the results of `gossamer tune`. Default: "
+    "XDG_STATE_HOME": "Folder whose subfolder `gossamer/` contains the token that marks your own runs, and the results of `gossamer tune`. Default: "
     "`~/.local/state`.",
 }
 """Environment variables that gossamer reads or sets, and what for."""
@@ -132,7 +131,7 @@ def _train(title: str) -> str:
             f"| `{section}:NAME` | `{default}` | {names}, or a class of yours as `module:Class` |"
         )
     lines.append("| `--SECTION.SETTING VALUE` |  | change a [setting](settings.md) |")
-    lines.append("| `--no-SECTION.SETTING` |  | turn a switch off |")
+    lines.append("| `--no-SECTION.SETTING` |  | turn off a setting that is on or off |")
     for row in option_rows():
         typed = f"{flag(row.name)} {row.values}".strip().replace("|", "\\|")
         lines.append(f"| `{typed}` |  | {_cell(row.meaning)} |")

@@ -38,9 +38,9 @@ SETTINGS_INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from the docstrings in the code; edit those. -->
 
-All settings of `gossamer train`, with flag, default and meaning. Defaults are for a run with the
-default algorithm, PPO; in the table of another algorithm, they are for a run with that algorithm. *by suite* means that the
-default depends on the environment's suite. `gossamer train ENV --help` shows the values for one environment, and the pages of
+All settings of `gossamer train`. A table of one algorithm shows the defaults of runs with that
+algorithm; all other tables show those of runs with PPO, the default algorithm. *by suite* means that the default depends on the
+environment's suite (Atari, MuJoCo, ...). `gossamer train ENV --help` shows the values for one environment, and the pages of
 [PPO](algorithms/ppo.md), [A2C](algorithms/a2c.md), [V-trace](algorithms/vtrace.md), [LASER](algorithms/laser.md) and
 [IMPACT](algorithms/impact.md) each have a table of all suites.
 
@@ -60,8 +60,7 @@ learning_rate = [2.5e-4]
 
 Precedence, highest first: command line, `--config` files, the resumed run, the settings that
 `gossamer tune` found on this machine, the suite's defaults, the defaults in the code.
-`--show-config` prints the value of every setting and the layer that set it. `auto`, and `0` where the text says
-`0: auto`, are resolved from the environment and the machine at the start of a run.
+`--show-config` prints the value of every setting and which of these layers set it.
 
 """
 
@@ -70,15 +69,15 @@ METRICS_INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from gossamer/record/metrics.py; edit that. -->
 
-Each line of `metrics.jsonl` is one JSON object, which is flushed as soon as it is appended. Metrics of your own parts
-begin with `own/`; writing any other name that is not in these tables is an error. A value that is not finite is `null`. *Env steps*
-are decisions; an Atari env step is 4 emulator frames unless `--env.frame-skip` changes that.
+Each line of `metrics.jsonl` is one JSON object, flushed as soon as it is appended. Metrics of your own parts
+begin with `own/`; writing any other name that is not in these tables is an error. Non-finite values become `null`. *Env steps*
+are decisions; an Atari env step is 4 emulator frames unless you set `--env.frame-skip`.
 
 Each learner appends rows: learner 0 at most once a second, the other learners every ten seconds. Metrics of
 the whole run (returns, evaluations, `topology/disagreement`) are in the rows of learner 0.
 
-Names of the metrics of a second replay of the same kind contain a 2 (`replay/elite_2_columns`), and so on, in the order of
-`replays`.
+If a run has several replays of one kind, a number marks the metrics of the second and further ones, in the order of
+`replays`: `replay/elite_2_columns`.
 
 """
 

@@ -328,11 +328,11 @@ def _checkpoint(text: str) -> str | int:
     )
 
 
-CHECKPOINT = "last: the newest policy; best: the best policy; candidate: a policy that scored higher than the best but is not confirmed yet; N: the policy after N updates"
+CHECKPOINT = "last: the newest policy; best: the best policy; candidate: a policy that scored higher than the best, but is not confirmed yet; N: the policy after N updates"
 NAMED_AGAIN = (
     Word(
         "--env ENV",
-        "name the run's environment again, which allows a run from another machine or user to import its module:function",
+        "name the run's environment again, so that a run from another machine or user may import its module:function",
         default="",
         dest="env_id",
     ),
@@ -352,7 +352,7 @@ RUN = Word("RUN", "a run folder, part of its name, or last")
     RUN,
     Word(
         "--episodes N",
-        "episodes to play; for a family of tasks at least one per task, for up to 100 tasks",
+        "episodes to play; for a family of up to 100 tasks, at least one per task",
         _reads(CountToMillion),
         30,
     ),
@@ -364,7 +364,7 @@ RUN = Word("RUN", "a run folder, part of its name, or last")
         _reads(Seed),
     ),
     *NAMED_AGAIN,
-    Word("--sample", "sample actions instead of taking the likeliest action"),
+    Word("--sample", "sample actions instead of taking the likeliest"),
     Word("--seed N", "seed of the episodes", _reads(Seed), 1),
     Word(
         "--device auto|cpu|cuda",
@@ -373,7 +373,7 @@ RUN = Word("RUN", "a run folder, part of its name, or last")
     ),
     JSON,
     Word("--video FILE", "write the first episode as .mp4 or .gif"),
-    Word("--render", "show a window, where there is one"),
+    Word("--render", "show an episode in a window, if there is a display"),
 )
 def _eval(**asked: Any) -> None:
     with _importing():
@@ -412,7 +412,7 @@ def _eval(**asked: Any) -> None:
         _reads(UpToMillion),
         shown="30",
     ),
-    Word("--seed N", "hub: seed of these episodes", _reads(Seed), shown="1"),
+    Word("--seed N", "hub: seed of the model card's episodes", _reads(Seed), shown="1"),
     JSON,
 )
 def _export(**asked: Any) -> None:
@@ -461,7 +461,7 @@ def _bench(**asked: Any) -> None:
     Word("--folder PATH", "folder of the sweep", default="", shown="runs/sweeps/<name of FILE>"),
     Word(
         "--trials N",
-        "number of trials, instead of the number in FILE; a larger number adds trials to the sweep",
+        "number of trials, in place of FILE's number; a larger number than before adds trials",
         _reads(Annotated[int, Meta(ge=1, le=100_000)]),
     ),
     JSON._replace(dest="as_json"),
@@ -605,7 +605,7 @@ def _compare(**asked: Any) -> None:
     ),
     Word(
         "--host ADDRESS",
-        "address to listen on; with any other address than 127.0.0.1, other machines can see and control the runs",
+        "address to listen on; with any but 127.0.0.1, other machines can see and control the runs",
         default="127.0.0.1",
     ),
     Word("--no-browser", "open no browser"),

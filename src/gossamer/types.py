@@ -154,7 +154,7 @@ class PolicyOutput(NamedTuple):
     features: Tensor
     """[R, B, F] last hidden layer"""
     core_state: Tensor
-    """[S, B] recurrent state after the last row; S = 0 without a core"""
+    """[S, B] recurrent state after the last row; S = 0 without a recurrent core"""
 
 
 class FieldKind(NamedTuple):

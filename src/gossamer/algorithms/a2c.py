@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class A2C(Algorithm):
-    """Advantage actor-critic on data of the present policy: V-trace with every importance weight 1.
+    """Advantage actor-critic on data of the present policy: V-trace whose importance weights are all 1.
 
     Source: Mnih et al. 2016 (arXiv:1602.01783), in its synchronous form.
     """

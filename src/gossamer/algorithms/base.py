@@ -123,19 +123,18 @@ class Algorithm:
     """How rewards are changed for training. none: unchanged. clamp: to [-1, 1]. sign: -1, 0 or 1.
     soft_asymmetric: 5 tanh(r / 5), times 0.3 if negative. Recorded returns use the original rewards."""
     normalize_advantage: bool = False
-    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch; importance weights
-    are applied afterwards."""
+    """Normalise advantages to mean 0 and deviation 1 over a minibatch's valid rows; importance weights are applied
+    afterwards."""
     value_norm: bool = False
     """Normalise value targets by their running mean and deviation."""
     scale_rewards: bool = False
     """Also divide advantages by the running deviation of value targets, so that the entropy bonus has the same
     weight at any reward scale (like reward scaling in OpenAI Baselines). Needs value_norm."""
     num_minibatches: Count = 1
-    """Minibatches per pass, >= 1, each one optimizer step; a minibatch consists of whole
-    columns."""
+    """Minibatches of whole columns per pass, >= 1, each one optimizer step."""
     reduction: Literal["mean", "sum"] = "mean"
-    """Reduction of a minibatch's loss. mean: divided by the number of valid rows. sum: over these rows (IMPALA's
-    published costs and gradient clip of 40 are for sums)."""
+    """Reduction of the loss over a minibatch's valid rows: mean or sum. IMPALA's published costs and gradient clip of
+    40 are for sums."""
 
     def __init_subclass__(cls) -> None:
         """Name an algorithm that does not name itself after its class."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Impact(CloningAlgorithm):
-    """PPO's surrogate, clipped around a target policy, with V-trace advantages from its values.
+    """PPO's surrogate, clipped around a target policy, with V-trace advantages from the target policy's values.
 
     Data of any age may be learnt from, several times: with a circular replay beside the queue. Source: Luo
     et al. 2020 (arXiv:1912.00167), section 3.
@@ -40,24 +40,24 @@ class Impact(CloningAlgorithm):
     trace_lambda: Fraction = 0.95
     """Lambda of the returns, in [0, 1]."""
     normalize_advantage: bool = True
-    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch; importance weights
-    are applied afterwards."""
+    """Normalise advantages to mean 0 and deviation 1 over a minibatch's valid rows; importance weights are applied
+    afterwards."""
     num_minibatches: Count = 4
-    """Minibatches per pass, >= 1, each one optimizer step; a minibatch consists of whole
-    columns."""
+    """Minibatches of whole columns per pass, >= 1, each one optimizer step."""
     passes: Count = 1
     """Passes over each batch, >= 1. With a replay, data is learnt several times even with one
     pass."""
     clip_ratio: Positive = 0.2
     """Clip range of the probability ratio to the target policy, > 0."""
     max_target_ratio: Positive = 2.0
-    """Cap on the ratio of behavior to target policy, a factor of the probability ratio, > 0; 2 as in the paper."""
+    """Cap on the ratio of behavior to target policy, by which the probability ratio is multiplied, > 0; 2 as in the
+    paper."""
     target_every_updates: Count = 16
-    """Number of updates after which the policy is copied to the target policy again, >= 1."""
+    """Updates between copies of the policy to the target policy, >= 1."""
     clip_rho: Positive = 1.0
     """Cap on the ratio of target policy to behavior in the value targets, > 0."""
     clip_c: Positive = 1.0
-    """Cap on the importance weight that carries corrections from later steps back, > 0."""
+    """Cap on the importance weight of corrections from later steps, > 0."""
     clip_pg_rho: Positive = 1.0
     """Cap on the ratio of target policy to behavior in the advantages, > 0."""
 

@@ -33,12 +33,12 @@ class Laser(VTrace):
     """Rows whose KL divergence is at least this value are rejected, > 0. The paper gives no number;
     reimplementations use 0.3."""
     kl: Literal["implied", "pi_mu", "mu_pi"] = "implied"
-    """The KL divergence that max_kl_nats limits, between policy pi and behavior mu. implied: KL(pi || the policy
-    that clipped importance weights imply), as published; continuous actions, and more than 4,096 combinations of
-    discrete actions, use pi_mu instead. pi_mu: KL(pi || mu). mu_pi: KL(mu || pi)."""
+    """The KL divergence that max_kl_nats limits, between policy pi and behavior mu. implied: KL(pi || the policy that
+    clipped importance weights imply), as published; pi_mu takes its place for continuous actions and for more than
+    4,096 combinations of discrete actions. pi_mu: KL(pi || mu). mu_pi: KL(mu || pi)."""
     cut: Literal["per_state", "cumulative"] = "per_state"
-    """Rows that are rejected. per_state: each row is accepted or rejected by itself, as published. cumulative:
-    after a rejected row, all later rows of the unroll are rejected too."""
+    """Which rows are rejected. per_state: each row is judged by itself, as published. cumulative: after a rejected row,
+    all later rows of the unroll are rejected too."""
 
     def accepted(self, batch: Batch, now: ActionDistribution) -> Tensor:
         """Return the rows [T, B] that the policy has not moved too far from."""

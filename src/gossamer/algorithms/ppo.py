@@ -41,7 +41,7 @@ class PPO(Algorithm):
     trace_lambda: Fraction = 0.95
     """Lambda of GAE, in [0, 1]; 0.95 as in the paper's Atari setting."""
     normalize_advantage: bool = True
-    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
+    """Normalise advantages to mean 0 and deviation 1 over a minibatch's valid rows."""
     num_minibatches: Count = 4
     """Minibatches per pass, >= 1, each one optimizer step."""
     deal: Literal["auto", "columns", "rows"] = "auto"
@@ -57,11 +57,11 @@ class PPO(Algorithm):
     clip_value: Amount = 0.0
     """Clip range of predicted values around the recorded ones, in units of return. 0: no value clipping."""
     max_kl_nats: Amount = 0.0
-    """Skip the rest of a batch when the mean KL(behavior || policy) exceeds this value. 0: never."""
+    """Skip a batch's remaining updates when the mean KL(behavior || policy) exceeds this value. 0: never."""
     target_kl_nats: Amount = 0.0
-    """Adapt the learning rate to keep the mean KL(behavior || policy) near this value: divide the rate by 1.5 when
-    the KL is more than twice this value, multiply the rate by 1.5 when the KL is less than half of it. The rate
-    stays within a factor of 100 of the schedule. 0: off."""
+    """Adapt the learning rate to keep the mean KL(behavior || policy) near this value: divide the rate by 1.5 when the
+    KL is above twice this value, multiply it by 1.5 when the KL is below half of this value. The rate stays within a
+    factor of 100 of the scheduled rate. 0: off."""
 
     def prepare(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Batch:
         """Return the batch with returns of the recorded values, its rows as columns where rows are dealt."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VTrace(CloningAlgorithm):
-    """IMPALA: an actor-critic that corrects for actors acting on older parameters.
+    """IMPALA: an actor-critic that corrects for actors with older parameters.
 
     Source: Espeholt et al. 2018 (arXiv:1802.01561), section 4.
     """
@@ -37,7 +37,7 @@ class VTrace(CloningAlgorithm):
     clip_rho: Positive = 1.0
     """Cap on the importance weight in the targets, > 0; a higher cap means less bias and more noise."""
     clip_c: Positive = 1.0
-    """Cap on the importance weight that carries corrections from later steps back, > 0."""
+    """Cap on the importance weight of corrections from later steps, > 0."""
     clip_pg_rho: Positive = 1.0
     """Cap on the importance weight of the policy gradient, > 0."""
 

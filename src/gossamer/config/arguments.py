@@ -62,15 +62,15 @@ class Options:
     config: tuple[Annotated[str, Meta(title="NAME")], ...] = ()
     """presets (see gossamer list) or .toml and .json files; later ones win"""
     resume: Annotated[str, Meta(title="RUN")] | None = None
-    """resume a run: its folder, part of its name, or last; with the same --run-folder: begin the run if it does not exist"""
+    """resume a run: its folder, part of its name, or last; with --run-folder for the same folder: begin the run if it does not exist"""
     seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None
-    """train N runs with the seeds from --seed on, as many in parallel as fit the cores; with the same --run-folder,
-    unfinished runs are resumed"""
+    """train N runs with the seeds from --seed on, as many in parallel as fit the cores; the same --run-folder again
+    resumes unfinished runs"""
     trust: bool = False
     """with --resume: allow a run from another machine or user to import its environment and parts, such as
     module:function"""
     watch: bool = False
-    """show the run in a browser: starts gossamer watch beside it"""
+    """also start gossamer watch, which shows the run in a browser"""
     show_config: bool = False
     """print every setting, its value and where it comes from; do not train"""
 

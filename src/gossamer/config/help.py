@@ -126,7 +126,7 @@ def _groups_of(name: str, kinds: tuple[type, ...], *, listed: bool) -> Iterator[
     intro = f"Choose one of {', '.join(f'{name}:{kind}' for kind in names)}"
     if listed:
         intro = (
-            f"{field_docs(TrainConfig)[name]} {flag(name)} JSON gives the whole list; its kinds are {', '.join(map(str, names))}. "
+            f"{field_docs(TrainConfig)[name]} {flag(name)} JSON gives the whole list; the kinds are {', '.join(map(str, names))}. "
             f"{flag(name)}.1.name {member_name(own_parts.default_of(kinds))} adds entry 1 or changes its kind; "
             f"{flag(name)}.1.SETTING changes one of its settings. In the flags below, 1 stands for the entry's number. "
             f"All kinds except {names[0]} have these settings:"

@@ -389,11 +389,12 @@ def make_config(
     settings.
 
     Args:
-        env_id: the environment's id; empty: the id of a preset or of the resumed run.
+        env_id: the environment's id; empty: the id that a preset or the resumed run names.
         settings: settings by field name, nested or dotted: `{"algorithm": {"name": "ppo"}, "algorithm.passes": 3}`.
         presets: preset names or settings files (.toml or .json); later ones win.
-        resume: a run to continue; settings that you do not give are the run's.
-        trust: import the environment and parts that the resumed run names, wherever that run comes from.
+        resume: a run to continue; settings that you do not give come from this run.
+        trust: import the environment and parts that the resumed run names, even if it comes from another machine or
+            user.
 
     Returns:
         All settings, checked; `train(config)` trains with them.

@@ -36,9 +36,9 @@ class EvaluationConfig:
     """Evaluation during training, in full episodes with seeds that neither training nor `gossamer eval` uses."""
 
     episodes: CountToMillion = 5
-    """Episodes per evaluation, >= 1. For a family of tasks: episodes on the training tasks, and again on the
-    held-out tasks, rounded up so that every task of a set is played equally often. Of a set with more than N =
-    max(100, evaluation.episodes) tasks, N evenly spaced tasks are played, one episode each."""
+    """Episodes per evaluation, >= 1. For a family of tasks: this many on the training tasks, and again on the held-out
+    tasks, each time rounded up so that all tasks are played equally often. If a set has more than N = max(100,
+    evaluation.episodes) tasks, N evenly spaced ones are played once each."""
     every_seconds: Seconds = 60.0
     """Seconds between evaluations, >= 0. 0: no evaluation. If learners mix parameters, evaluations alternate
     between their average, which is the run's policy, and single learners in turn. Independent learners are
@@ -48,15 +48,15 @@ class EvaluationConfig:
     than the best policy becomes a candidate. Candidate and best policy then play this many new episodes with the
     same seeds, and the policy with the higher mean is kept as the best, with that mean as its score."""
     max_time_fraction: Share = 0.03
-    """Largest share of the run's time for evaluations and confirmations, in (0, 1]; evaluations are postponed to
-    stay below it. A candidate that remains at the end of the run is compared with the best policy then."""
+    """Largest share of the run's time for evaluations and confirmations, in (0, 1]; evaluations are postponed to stay
+    below it. A candidate that remains at the end of the run is then compared with the best policy."""
     greedy: bool = False
-    """Take the most likely action, as `gossamer eval` does, instead of sampling one, as training does."""
+    """Take the likeliest action, as `gossamer eval` does. Off: sample, as training does."""
     held_out_tasks: UpToMillion | None = None
-    """Families of tasks: number of tasks that training does not use, to evaluate on as well, >= 0. Default: 10."""
+    """Families of tasks: number of tasks, unused in training, on which evaluations also play, >= 0. Default: 10."""
     video: bool = False
-    """Record an evaluation episode of every new best policy, always the same episode, as videos/best-ENV_STEPS.mp4
-    in the run folder; needs the extra gossamer[video]. Recording time counts toward evaluation.max_time_fraction."""
+    """Record an episode of every new best policy, always with the same seed, as videos/best-ENV_STEPS.mp4 in the run
+    folder; needs the extra gossamer[video]. Recording time counts toward evaluation.max_time_fraction."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +75,17 @@ class ClusterConfig:
     gpus_per_learner: Annotated[float, Meta(ge=0, le=1024)] = 0.0
     """GPUs for each learner, >= 0; with a fraction, learners share a GPU."""
     min_learners: Whole = 0
-    """Smallest number of learners to train with, in [0, num_learners]. The run begins when this many learners have
-    a place. The other learners start later, when machines join, from the average of the learners whose messages
-    they mix. 0: the run begins with all learners. Topology allreduce always needs all learners."""
+    """Fewest learners to train with, in [0, num_learners]. The run begins when this many learners have a place. The
+    other learners start later, when machines join, from the average of the learners whose messages they mix. 0: the run
+    begins with all learners. Topology allreduce always needs all learners."""
     wait_seconds: Seconds = 120.0
-    """Longest time to wait until min_learners learners have a place, >= 0. After this time, every learner without a
-    place is reported."""
+    """Longest time to wait until min_learners learners have a place, >= 0. Then the run fails and reports the missing
+    resources."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """Settings of a run. The value "auto", or 0 where the text says "0: auto", is resolved at the start of the run."""
+    """Settings of a run. Environment and machine decide "auto" (0 where the text says "0: auto") when the run starts."""
 
     env_id: str = ""
     """Id of the environment, such as PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1, HalfCheetah-v5, envpool:Ant-v5,
@@ -100,11 +100,11 @@ class TrainConfig:
     """Replayed columns per online column, >= 0. A value above 0 sets up a queue and one replay with
     matching fractions; the replay is uniform unless --replays.1.name names another kind."""
     replay_burn_in: Whole = 0
-    """Recurrent policies: number of rows at the start of each replayed column that only refresh the recurrent
-    state and are not trained on, in [0, unroll_length)."""
+    """Recurrent policies: rows at the start of each replayed column that only refresh the recurrent state and are not
+    trained on, in [0, unroll_length)."""
     prefetch_batches: Annotated[int, Meta(ge=0, le=64)] = 1
-    """Number of batches to sample from replays ahead of the learner, in [0, 64]. The inline placement samples as
-    far ahead as the other placements, so that results do not depend on the placement."""
+    """Batches to sample from replays ahead of the learner, in [0, 64]. The inline placement samples as far ahead as the
+    other placements, so that results do not depend on the placement."""
     checkpoint_replay: bool = False
     """Save the contents of replays in every checkpoint. Resuming is then exact at lag 0 and 1 (except if learner
     processes share a replay), and checkpoints grow by the size of the replay. Off: a resumed run starts with empty
@@ -133,9 +133,9 @@ class TrainConfig:
     --stop-after-seconds), >= 0. A batch that takes longer is dropped, and the run can be resumed from its last
     checkpoint. Saving the last checkpoint may take up to twice as long as the slowest checkpoint so far."""
     patience_seconds: Amount = 300.0
-    """Time without progress after which a run is stopped as stuck, >= 0. Progress is an env step, a trained
-    micro-batch or a message, and is checked for each role that another role waits for. The limit grows to ten times
-    the longest pause so far, and is at least 300 while environments are created. 0: no limit."""
+    """Time without progress after which a run is stopped as stuck, >= 0. Progress is an env step, a trained micro-batch
+    or a message, and is checked for each role that another role waits for. The limit rises to ten times the longest
+    pause so far, and is at least 300 while environments are created. 0: no limit."""
     run_folder: str = ""
     """Folder of the run. Empty: runs/<env>/<algorithm>-<topology>/<time>-s<seed>."""
     init_from: str = ""
@@ -144,7 +144,7 @@ class TrainConfig:
     """Seconds between checkpoints, >= 0. A killed run resumes from its last checkpoint. 0: checkpoints only at the
     start and at the end."""
     keep_checkpoints: Whole = 3
-    """Number of newest checkpoints to keep besides the best one, >= 0. 0: keep all checkpoints."""
+    """Newest checkpoints to keep besides the best one, >= 0. 0: keep all."""
     tensorboard: bool = False
     """Also write TensorBoard event files into the run folder."""
     wandb: bool = False
@@ -157,20 +157,20 @@ class TrainConfig:
     """Where roles (actors, learners) run. inline: one role at a time, in one thread. local: roles overlap on this
     machine. cluster: each learner runs on a machine of a Ray cluster."""
     lag: Literal["auto", "0", "1", "free"] = "auto"
-    """Number of policy versions that actors may be behind the learner. 0: actors wait until their data is learnt.
-    1: acting and learning overlap, reproducibly. free: actors wait only if the queue is full; fastest. auto: 1 for
-    algorithms that correct for lag, else 0."""
+    """Policy versions by which actors may be behind the learner. 0: actors wait until their data is learnt. 1: acting
+    and learning overlap, reproducibly. free: actors wait only if the queue is full; fastest. auto: 1 for algorithms
+    that correct for lag, else 0."""
     num_envs: UpToMillion = 0
     """Environments per learner, >= 0. 0: auto, which is 64 for images (128 on a GPU), otherwise 16. Most suites
     set a number."""
     num_learners: Annotated[int, Meta(ge=1, le=65536)] = 1
-    """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer. auto: with
-    at least four cores, one learner for every two cores, at most 16; they gossip if no topology is chosen. auto
-    starts a single learner if the run uses a GPU, replays or a placement other than local, has fewer than 200,000
-    env steps, or if you set a number of threads, groups or actors."""
+    """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer. auto: with at
+    least four cores, one learner for every two cores, at most 16; they mix by gossip unless you choose a topology. auto
+    means one learner if the run uses a GPU, replays or a placement other than local, if total_env_steps is below
+    200,000, or if you set a number of threads, groups or actors."""
     learners_per_process: Annotated[int, Meta(ge=0, le=65536)] = 0
-    """Learners per process, >= 0; the learners of one process take turns. 0: auto, which is one, or more if there
-    are over two learners per core."""
+    """Learners per process, >= 0; the learners of one process take turns. 0: auto, which is one, or several if there
+    are more than two learners per core."""
     same_start: bool = True
     """Start all learners with the same weights. Off: each learner draws its own weights."""
     actors_per_learner: Threads = 0
@@ -202,9 +202,8 @@ class TrainConfig:
     env_threads: Threads = 0
     """Threads that step environments, >= 0. 0: auto."""
     env_groups: Threads = 0
-    """Groups that an actor's environments are split into, >= 0: one group is stepped while actions
-    are computed for another. 0: auto, which is 1 on few cores, where larger inference batches
-    matter more."""
+    """Groups that an actor's environments are split into, >= 0: one group is stepped while actions are computed for
+    another. 0: auto, which is 1 on few cores, where larger inference batches save more time than this overlap."""
 
     @property
     def queue(self) -> QueueSettings:
@@ -212,7 +211,7 @@ class TrainConfig:
         return next(x for x in self.replays if isinstance(x, QueueSettings))
 
     def of_learner(self, rank: int) -> "TrainConfig":
-        """Return the settings of learner `rank`, with its own value where there is one per learner."""
+        """Return the settings of learner `rank`: only its own value of each setting that has one value per learner."""
         config = self
         for section, setting, values in self.per_learner():
             own = replace(getattr(config, section), **{setting: (values[rank % len(values)],)})
@@ -220,7 +219,7 @@ class TrainConfig:
         return config
 
     def differing(self, rank: int) -> dict[str, float]:
-        """Return by name the settings that differ between learners, with the values of learner `rank`."""
+        """Return learner `rank`'s values of the settings that differ between learners, by name."""
         listed = self.per_learner()
         return {setting: values[rank] for _, setting, values in listed if len(set(values)) > 1}
 

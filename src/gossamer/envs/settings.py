@@ -61,7 +61,7 @@ _ENVPOOL_ATARI = re.compile(
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """How an environment is set up. none: the default of its protocol. Atari has two: NoFrameskip-v4 and ALE/...-v5."""
+    """How an environment is set up. none: its protocol's default. Atari's protocols: NoFrameskip-v4 and ALE/...-v5."""
 
     frame_skip: Count | None = None
     """Atari: emulator frames per decision, 1 to 60; the last two frames are merged by their maximum. Both
@@ -74,8 +74,8 @@ class EnvConfig:
     grayscale: bool | None = None
     """Atari: grey frames (one channel) or colour (three). Both protocols: grey."""
     noop_max: Whole | None = None
-    """Atari: an episode begins with a random number of no-ops, smaller than this limit of 0 to 100. Both protocols:
-    30 (Mnih et al. 2015)."""
+    """Atari: an episode begins with a random number of no-ops below this limit, 0 to 100. Both protocols: 30 (Mnih et
+    al. 2015)."""
     sticky: BelowOne | None = None
     """Atari: probability in [0, 1) that a frame repeats the previous action. NoFrameskip-v4: 0;
     ALE/...-v5: 0.25 (Machado et al. 2018)."""
@@ -89,14 +89,14 @@ class EnvConfig:
     stuck_steps: UpToBillion | None = None
     """Truncate an episode after this many env steps in a row without a reward; 0: no limit. Default: 0."""
     tasks_per_learner: CountToMillion | None = None
-    """Families of tasks: number of tasks per learner, >= 1, a divisor of num_envs. The learner's environments are
-    divided into groups, one for each task. Default: one task per environment."""
+    """Families of tasks: tasks per learner, >= 1, a divisor of num_envs. The learner's environments are divided into
+    one group per task. Default: one task per environment."""
     task_seed: Seed | None = None
     """Families of tasks: the seed that tasks are drawn from, >= 0. Default: the run's seed."""
     family: bool | None = None
-    """Whether the environment is a family of tasks. Its method set_task(seed) then chooses a task before a reset,
-    and its attribute task_words describes the task. Default: on for gossamer's own families, and if
-    tasks_per_learner or task_seed is given."""
+    """Whether the environment is a family of tasks: its method set_task(seed) chooses a task before a reset, and its
+    attribute task_words describes the task. Default: on for gossamer's own families, and if tasks_per_learner or
+    task_seed is given."""
     episode_info: bool | None = None
     """Whether the numbers in the environment's property episode_info are recorded with every episode. Default: on
     for families of tasks."""
@@ -108,10 +108,10 @@ class EnvConfig:
     """Meaning of a mask for actions of several parts. parts: the allowed choices of each part. joint: the allowed
     combinations. Default: the meaning that fits the mask's shape."""
     workers: Threads | None = None
-    """Number of worker processes that step the environments, a divisor of the size of a group (see env_groups);
-    each worker steps an equal share of every group. 0: the actor's own process steps them. Workers are useful for
-    slow Python environments, and for many Atari games, which several processes create faster. Default: 0; with a
-    GPU, the command `gossamer train` uses a worker for every core if there are at least 32 Atari games."""
+    """Worker processes that step the environments, a divisor of the size of a group (see env_groups); each steps an
+    equal share of every group. 0: the actor's own process steps them. Workers are useful for slow Python environments,
+    and for many Atari games, which several processes create faster. Default: 0; with a GPU, the command `gossamer
+    train` uses one worker per core if there are at least 32 Atari environments."""
 
 
 EXAMPLES = {

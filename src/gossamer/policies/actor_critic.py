@@ -143,8 +143,8 @@ class ActorCritic(nn.Module):
             obs: [R, B, *shape] for each array of an observation, not normalised.
             starts: [R, B] bool, true where an episode begins, which clears the recurrent state.
             core_state: [S, B] recurrent state before row 0.
-            last_action: [R, B, *action_shape]; needed if the network is fed last actions.
-            last_reward: [R, B]; needed if the network is fed last rewards.
+            last_action: [R, B, *action_shape]; needed with `policy.last_action`.
+            last_reward: [R, B]; needed with `policy.last_reward`.
         """
         r, b = starts.shape
         allowed = None if self._mask is None else leaves_of(obs)[self._mask]

@@ -48,19 +48,17 @@ class PolicyConfig:
     """The network: torso, optional recurrent core, action head and value head."""
 
     torso: Literal["auto", "mlp", "a3c", "nature", "impala", "elite"] | Imported = "auto"
-    """Feature layers. auto: nature for pixels, mlp for vectors. a3c: the small network of Mnih et al. 2016, which
-    costs a third of nature. elite: the network of the elite replay platform, with small strides and many filters.
+    """Feature layers. auto: nature for pixels, mlp for vectors. a3c: the small network of Mnih et al. 2016, which takes
+    a third of nature's time. elite: the network of the elite replay platform, with small strides and many filters.
     module:NAME: your own, created by calling NAME with the shape of an observation."""
     encoders: Mapping[str, EncoderConfig] = field(default_factory=dict[str, EncoderConfig])
-    """Observations of several arrays: the layers for the array that is called NAME. auto: for an
-    image the layers of policy.torso; all other arrays share one mlp, which reads whole numbers as
-    one-hot vectors, or as embeddings if they have more than 64 values together. nature, impala,
-    a3c, elite: layers for an image. mlp: an mlp for this array alone. one_hot, embedding: how the
-    shared mlp reads whole numbers. none: the array is ignored. like:LEAF: the layers and weights of
-    another array of the same shape. module:NAME: your own, as in policy.torso.
-    --policy.encoders.NAME.fc-size, .hidden-sizes and .embedding-size (32) set sizes that differ
-    from the policy's. The network sees a mask of actions, action_mask, only if an encoder is set
-    for action_mask."""
+    """Observations of several arrays: layers for the array NAME. auto: an image gets the layers of policy.torso; all
+    other arrays share one mlp, which reads whole numbers as one-hot vectors, or as embeddings if they have more than 64
+    values together. nature, impala, a3c, elite: layers for an image. mlp: an mlp for this array alone. one_hot,
+    embedding: how the shared mlp reads whole numbers. none: the array is ignored. like:LEAF: the layers and weights of
+    another array of the same shape. module:NAME: your own, as in policy.torso. --policy.encoders.NAME.fc-size,
+    .hidden-sizes and .embedding-size (32) set sizes that differ from the policy's. The network sees the mask of actions
+    only if you set an encoder for action_mask."""
     join_size: Units = 256
     """Observations of several arrays, without a recurrent core: units of the layer that joins the features of
     images, of the shared mlp and of mlps for single arrays, >= 1."""
@@ -74,9 +72,9 @@ class PolicyConfig:
     last_filters: Units = 64
     """Filters of the nature torso's third convolution: 64 (Mnih et al. 2015) or 32 (GALA)."""
     tile_size: Annotated[int, Meta(ge=0, le=4096)] = 0
-    """Observations of a grid of symbols, such as MiniGrid's: units of a layer whose weights all tiles share, in front
-    of an mlp over the grid; twice as many units of a second such layer say what is on any tile. 0, or another torso
-    than auto: no such layers, the symbols are numbers of the mlp."""
+    """Grids of symbols, such as MiniGrid's: units per tile of a layer whose weights all tiles share, in front of an
+    mlp. A second shared layer has twice as many units, and their maxima over tiles show what is anywhere in the grid.
+    0, or a torso other than auto: the mlp reads the symbols directly."""
     fc_size: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Units of the fully connected layer after the convolutions. 0: 512 for nature and elite, 256 for a3c and
     impala."""
@@ -92,16 +90,15 @@ class PolicyConfig:
     with bias 4, which helps to learn from observations of many steps ago (Jozefowicz et al.
     2015)."""
     head_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = ()
-    """Units of each layer between recurrent layers and heads, each >= 1. These layers receive the output of the
-    recurrent layers and the features of the present observation. Empty, or without recurrent layers: no such
-    layers."""
+    """Units of each layer between recurrent layers and heads, each >= 1. They receive the output of the recurrent
+    layers and the present observation's features. Empty, or without recurrent layers: none."""
     last_reward: bool = False
     """Feed the previous reward, clipped to [-1, 1], to the layers after the torso."""
     last_action: bool = False
     """Feed the previous action (one-hot for discrete kinds) to the layers after the torso."""
     normalize_obs: bool = True
-    """Normalise every element of the observation by its running mean and deviation. Off: pixels are divided
-    by 255, vectors are used unchanged."""
+    """Normalise each element of the observation by its running mean and deviation. Off: pixels are divided by 255,
+    vectors are used unchanged."""
     normalize_steps: Whole = 0
     """Stop updating the mean and deviation of observations after this many env steps of all learners. 0:
     never."""
@@ -117,9 +114,8 @@ class PolicyConfig:
     squash: bool = False
     """Gaussian actions: squash actions into their bounds with tanh. Needs finite bounds."""
     scale_actions: bool = False
-    """Gaussian actions: the policy's -1 and 1 are mapped to the bounds of each action that has finite bounds,
-    so that the initial deviation means the same in every environment. Off: the policy acts in the
-    environment's own units."""
+    """Gaussian actions: map the policy's -1 and 1 to an action's bounds, if they are finite, so that the initial
+    deviation means the same in every environment. Off: the policy acts in the environment's own units."""
     noise_correlation: BelowOne = 0.0
     """Gaussian actions: correlation between the noise of successive actions, in [0, 1). Correlated noise explores
     further than white noise, which cancels out; the distribution of each single action stays the same. Evaluations

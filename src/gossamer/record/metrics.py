@@ -33,23 +33,23 @@ _SHARE = "fraction"
 _KINDS = {
     "uniform": "",
     "circular": "",
-    "elite": "the distance between a column's present features and its stored features",
+    "elite": "the distance between a column's present and stored features",
     "attentive": "the distance between a column's features and the newest state's features",
 }
 """Replays, and what their distances are."""
 
 
 def _of_replay(kind: str, distance: str) -> dict[str, Metric]:
-    columns = "number of columns in this replay; a shared replay counts the parts of all learners"
+    columns = "columns in this replay; in a shared replay, those of all learners"
     found = {f"replay/{kind}_columns": Metric("columns", columns)}
     if not distance:
         return found
     for tenth in (1, 5, 9):
         metric = Metric(
-            "1", f"{10 * tenth}th percentile of {distance}, over the candidates of the last batch"
+            "1", f"{10 * tenth}th percentile of {distance}, over the last batch's candidates"
         )
         found[f"replay/{kind}_distance_p{10 * tenth}"] = metric
-    chosen = Metric("1", f"mean of {distance}, over the chosen columns of the last batch")
+    chosen = Metric("1", f"mean of {distance}, over the last batch's chosen columns")
     return {**found, f"replay/{kind}_distance_chosen": chosen}
 
 
@@ -64,7 +64,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     "version": Metric(
         "versions",
-        "number of batches learnt so far, which is the version of the present parameters",
+        "batches learnt so far, which is the version of the present parameters",
     ),
     "learner": Metric("rank", "rank of the learner that wrote the row"),
     "steps_per_second": Metric(
@@ -101,10 +101,10 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/mean_log_rho": Metric(
         "nats",
-        "mean of log pi(a|x) - log mu(a|x) over valid rows, including rejected rows; 0 means on-policy",
+        "mean of log pi(a|x) - log mu(a|x), policy pi and behavior mu, over valid rows, including rejected ones; 0 means on-policy",
     ),
     "learner/mean_kl_nats": Metric(
-        "nats", "mean KL(behavior || policy) over valid rows, including rejected rows"
+        "nats", "mean KL(behavior || policy) over valid rows, including rejected ones"
     ),
     "learner/clip_fraction": Metric(
         _SHARE, "fraction of rows whose probability ratio is outside PPO's clip range"
@@ -124,8 +124,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/explained_variance": Metric(
         "1",
-        "1 - var(target - value) / var(target); 1 is a perfect value function. 0 if var(target) is below a millionth of the mean "
-        "square of targets, which may be rounding error",
+        "1 - var(target - value) / var(target); 1 is a perfect value function. 0 if var(target) may be rounding error: below a "
+        "millionth of the mean square of targets",
     ),
     "learner/value_mean": Metric("return", "mean predicted value"),
     "learner/target_mean": Metric("return", "mean value target"),
@@ -133,12 +133,12 @@ METRICS: Mapping[str, Metric] = {
         "updates", "updates skipped so far because the loss or gradient was not finite"
     ),
     "learner/valid_fraction": Metric(
-        _SHARE, "fraction of rows that are valid; reset rows are not valid"
+        _SHARE, "fraction of rows that are valid (reset rows are not)"
     ),
     "learner/rejected_fraction": Metric(
         _SHARE,
         "fraction of valid rows that the trust region excludes from learning. The trust region uses the KL that algorithm.kl "
-        "names; learner/mean_kl_nats always shows the KL of mu_pi",
+        "names; learner/mean_kl_nats is always KL(behavior || policy)",
     ),
     "learner/policy_cloning_loss": Metric("nats", "CLEAR's KL(behavior || policy), unweighted"),
     "learner/value_cloning_loss": Metric(
@@ -150,7 +150,7 @@ METRICS: Mapping[str, Metric] = {
         "mean age of replayed columns minus mean age of online columns; only the learner's own columns count",
     ),
     "replay/nonfinite_columns": Metric(
-        "columns", "columns rejected so far because they contain a number that is not finite"
+        "columns", "columns rejected so far because they contain a non-finite number"
     ),
     **{
         name: metric
@@ -159,11 +159,11 @@ METRICS: Mapping[str, Metric] = {
     },
     "lag_versions_mean": Metric(
         "versions",
-        "mean difference between the learner's version and the version of the policy that acted",
+        "mean difference between the learner's version and that of the policy that acted",
     ),
     "lag_versions_max": Metric(
         "versions",
-        "largest difference between the learner's version and the version of the policy that acted, since the last row",
+        "largest difference between the learner's version and that of the policy that acted, since the last row",
     ),
     "queue_wait_seconds_fraction": Metric(
         _SHARE, "fraction of actors' time spent waiting because the queue is full"
@@ -201,21 +201,21 @@ METRICS: Mapping[str, Metric] = {
     ),
     "topology/staleness_updates": Metric(
         "updates",
-        "number of updates by which the sender of a message was behind the reader (0 if the sender was ahead), as a mean over "
-        "mixed messages",
+        "mean over mixed messages: updates by which the sender was behind the reader (0 if the sender was ahead)",
     ),
     "topology/staleness_updates_of_n": Metric(
         "updates",
-        "number of updates by which the messages of learner n were behind the reader; if learner n no longer sends, the value of its last message",
+        "updates by which the messages of learner n were behind the reader; if learner n no longer sends, those of its last message",
     ),
     "topology/messages_per_update": Metric("messages", "messages mixed per update"),
     "topology/bytes_per_update": Metric("bytes", "total size of the messages mixed per update"),
-    "cluster/hosts": Metric("machines", "number of machines of the cluster that run learners now"),
+    "cluster/hosts": Metric("machines", "machines of the cluster that run learners now"),
     "cluster/restarts": Metric(
-        "restarts", "number of times so far that a learner of the run died and was started again"
+        "restarts", "times so far that a learner died and was started again"
     ),
     "cluster/sent_bytes_per_second": Metric(
-        "bytes/s", "bytes of messages per second that the learners of a host send to other hosts"
+        "bytes/s",
+        "bytes of messages per second that the learners on this learner's host send to other hosts",
     ),
     "share/evaluation": Metric(_SHARE, "share of wall time during which an evaluation ran"),
     "share/checkpoint": Metric(_SHARE, "share of the learner's time spent taking checkpoints"),
@@ -232,18 +232,18 @@ METRICS: Mapping[str, Metric] = {
         "standard error of evaluation_mean; with several tasks, computed from the tasks' means",
     ),
     "evaluation_env_steps": Metric("steps", "the run's env steps at the last evaluation"),
-    "evaluation_episodes": Metric("episodes", "number of episodes in the last evaluation"),
+    "evaluation_episodes": Metric("episodes", "episodes in the last evaluation"),
     "evaluation_learner": Metric(
         "rank", "rank of the learner that was evaluated; only for independent learners"
     ),
     "evaluation_best": Metric("return", "mean return of the best policy so far"),
     "evaluation_best_episodes": Metric(
         "episodes",
-        "number of episodes over which evaluation_best is the mean",
+        "episodes over which evaluation_best is the mean",
     ),
     "evaluation_candidate": Metric(
         "return",
-        "mean return of the candidate for best policy, which is not confirmed yet",
+        "mean return of the candidate for best policy (not confirmed yet)",
     ),
     "evaluation_held_out_mean": Metric(
         "return", "mean return of the last evaluation on held-out tasks"

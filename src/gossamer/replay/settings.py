@@ -16,10 +16,10 @@ class QueueSettings:
     name: ClassVar[str] = "queue"
 
     fraction: Share = 1.0
-    """Share of a batch's columns, in (0, 1]. The fractions of all entries sum to 1."""
+    """Share of a batch's columns, in (0, 1]."""
     capacity: Count = 1
-    """Number of trajectories that may wait in the queue, >= 1, not counting the trajectory in training (with
-    replays: the trajectory being stored). This setting has an effect only at lag free."""
+    """Trajectories that may wait in the queue, >= 1, besides the trajectory in training (with replays: the trajectory
+    being stored). Has an effect only at lag free."""
 
 
 ReplaySettings = QueueSettings | Selector

@@ -50,7 +50,7 @@ class Evaluation:
     """Returns and lengths of full episodes, in the order of the episodes' numbers."""
 
     returns: tuple[float, ...]
-    """Return of each episode: the sum of its rewards as the environment paid them."""
+    """Return of each episode: the sum of its rewards, unclipped."""
     lengths: tuple[int, ...]
     """Length of each episode in env steps."""
     truncated: int
@@ -88,7 +88,7 @@ class Evaluation:
         return Evaluation(returns, self.lengths, self.truncated, self.tasks)
 
     def plus(self, other: Evaluation) -> Evaluation:
-        """Return one evaluation with the episodes of this one and of `other`, without held-out tasks."""
+        """Return one evaluation with the episodes of this and `other`, without held-out tasks."""
         return Evaluation(
             self.returns + other.returns,
             self.lengths + other.lengths,

@@ -30,8 +30,8 @@ class Carried(NamedTuple):
     core_state: Tensor
     """[S, B] recurrent state."""
     action: Tensor
-    """[1, B, *action_shape] the last action as the policy's distribution returned it (a sample, or its mode if greedy),
-    before it is squashed, scaled, clipped or shifted for the environment."""
+    """[1, B, *action_shape] the last action that the policy's distribution gave (a sample, or the mode if greedy),
+    before squashing, scaling, clipping or shifting for the environment."""
 
 
 def nothing_carried(policy: ActorCritic, num_envs: int) -> Carried:

@@ -46,12 +46,12 @@ class OptimizerConfig:
     weight_decay: Amount = 0.0
     """adamw: decoupled weight decay, >= 0; adam and rmsprop: L2 penalty."""
     max_grad_norm: Amount = 0.5
-    """Largest global norm of gradients, to which larger gradients are scaled down. 0: no clipping."""
+    """Global norm to which larger gradients are scaled down. 0: no clipping."""
     outer_momentum: BelowOne = 0.0
-    """Momentum of the outer step (SlowMo), in [0, 1). The outer step follows the last update and mixing of each
-    version. The version's total change of parameters is added to a running sum, which decays by this factor; the
-    outer step moves along this sum from the parameters that the version began with. Steps become up to 1 / (1 -
-    outer_momentum) times as long, unless outer_rate is 1 - outer_momentum. 0: no running sum."""
+    """Momentum of the outer step (SlowMo), in [0, 1). The outer step comes after the last update and mixing of each
+    version. The version's total change of parameters is added to a running sum, which decays by this factor; the outer
+    step moves the parameters that the version began with along this sum. Steps become up to 1 / (1 - outer_momentum)
+    times as long as without momentum, unless outer_rate is 1 - outer_momentum. 0: no running sum."""
     outer_rate: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     """Factor on the outer step, in (0, 1000]. With 1 and no outer_momentum there is no outer step:
     parameters are the result of updates and mixing. With 1 - outer_momentum, steps that all point

@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class Policy(ActorCritic):
-    """The network of a run, with the conversion of its environment's observations and actions.
+    """The network of a run, which also converts its environment's observations and actions.
 
     A policy is a `torch.nn.Module`: `policy(obs, starts, core_state)` runs the network itself on rows of observations.
     """
 
     interface: Interface
-    """How the run's environment is created, and the form of its observations, actions and masks."""
+    """How to create the run's environment, and which form its observations, actions and masks have."""
 
     @property
     def observation_space(self) -> Space[Any]:
@@ -55,15 +55,16 @@ class Policy(ActorCritic):
         generator: torch.Generator | None = None,
         mask: Any = None,
     ) -> tuple[Any, Carried]:
-        """Choose an action for an environment's observation, or actions for those of B environments.
+        """Choose an action for one environment, or one for each of B environments.
 
         Args:
             obs: the observation as the environment returns it; for B environments [B, ...].
             state: the state that the last call returned; None: an episode begins in every environment.
             deterministic: take the likeliest action, as `gossamer.evaluate` does, instead of sampling.
-            reward: reward of the last step, as the environment paid it; for B environments [B]. Needed by a policy that
-                was trained with `policy.last_reward`.
-            episode_start: true if an episode begins here, which clears the state; for B environments [B].
+            reward: reward of the last step, as the environment returned it; for B environments [B]. Needed by a policy
+                that was trained with `policy.last_reward`.
+            episode_start: true if an episode begins with this observation, which clears the state; for B environments
+                [B].
             generator: random generator for sampled actions; None: torch's own.
             mask: allowed actions, in the form of `action_mask` in the environment's info; for B environments a sequence
                 of masks. Not needed if the observation contains the mask.

@@ -61,10 +61,10 @@ def evaluate(
 
     Args:
         run: a run folder, part of its path, "last", or the result of `train`.
-        episodes: number of episodes, at least 1. For a family of tasks: number of episodes on the training tasks, and
-            again on the `held_out` tasks, rounded up so that every task of a set is played equally often. Of a set with
-            more than N = max(100, `episodes`) tasks, N evenly spaced tasks are played, one episode each.
-        checkpoint: "last", "best", "candidate" or a number of updates.
+        episodes: number of episodes, at least 1. For a family of tasks: this many on the training tasks, and again on
+            the `held_out` tasks, each time rounded up so that all tasks are played equally often. If a set has more
+            than N = max(100, `episodes`) tasks, N evenly spaced ones are played once each.
+        checkpoint: "last", "best", "candidate" (a best policy not confirmed yet) or a number of updates.
         learner: number of the learner whose policy is played; None: the run's policy, which for gossip and diffusion is
             the average of all learners.
         sample: sample actions instead of taking the likeliest.
@@ -72,7 +72,7 @@ def evaluate(
         device: device of the policy: "auto", "cpu" or "cuda".
         torso: feature layers of your own that the run was trained with.
         env_id: the name of the run's environment again, which allows its import; see `load_policy`.
-        trust: import the environment and parts that the run names, wherever the run comes from.
+        trust: import the environment and parts that the run names, even if it comes from another machine or user.
 
     Returns:
         An `Evaluation`: each episode's return and length, and the mean return.
@@ -81,7 +81,7 @@ def evaluate(
         ConfigError: the run or checkpoint does not exist, the checkpoint does not fit the run's settings, or the run would
             import code that may not be yours.
         RunFailed: an environment raised an exception or is stuck.
-        KeyboardInterrupt: Ctrl-C was pressed; raised after the step that is being played.
+        KeyboardInterrupt: Ctrl-C was pressed; raised after the current step.
     """
     where = find_device(device, has_gpu=torch.cuda.is_available())
     folder = RunFolder.open(run)

@@ -178,13 +178,13 @@ def load_policy(
 
     Args:
         run: a run folder, part of its path, "last", or the result of `train`.
-        checkpoint: "last", "best", "candidate" or a number of updates.
+        checkpoint: "last", "best", "candidate" (a best policy not confirmed yet) or a number of updates.
         learner: number of the learner whose policy is loaded; None: the run's policy, which for gossip and diffusion is
             the average of all learners.
         torso: feature layers of your own that the run was trained with.
         env_id: the name of the run's environment, given again: a module:function of a run that began on another machine
             is imported only if you name it here or set `trust`.
-        trust: import the environment and parts that the run names, wherever the run comes from.
+        trust: import the environment and parts that the run names, even if it comes from another machine or user.
 
     Returns:
         The policy, a `torch.nn.Module` whose parameters need no gradient.

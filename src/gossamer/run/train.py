@@ -65,16 +65,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """The folder of a run and its summary. A result is a path: `load_policy`, `evaluate` and `train(resume=...)` accept a result."""
+    """Folder and summary of a run. `load_policy`, `evaluate` and `train(resume=...)` accept a result as a path."""
 
     folder: Path
     """The run folder."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Content of the run's summary.json: `env_steps`, `updates`, `restarts` (processes that were replaced), `seconds`,
     `steps_per_second`, `mean_return_last_100` (training episodes), `best_evaluation` (mean return),
-    `best_evaluation_episodes`, `candidate_evaluation`, `best_learner`, `exit_reason` (a sentence) and `exit`: a dict of
-    `kind` ("done" or "stopped") and `cause` (the setting whose limit was reached, or the signal). A key without a value
-    is None."""
+    `best_evaluation_episodes`, `candidate_evaluation`, `best_learner` and `exit_reason` (a sentence). `exit` is a dict
+    of `kind` ("done" or "stopped") and `cause` (the setting whose limit was reached, or the signal). A key without a
+    value is None."""
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -96,9 +96,10 @@ def train(
         task: an environment's id, a dict of settings that includes `env_id`, or a config from `make_config`; empty: the
             environment of the resumed run, or of a preset.
         presets: preset names or settings files, as for `make_config`.
-        resume: the run to continue: a run folder, part of its path, "last", or the result of `train`. Unless `task` is
-            a config, settings that you do not give are the run's.
-        trust: import the environment and parts that the resumed run names, wherever that run comes from.
+        resume: the run to continue: a run folder, part of its path, "last", or the result of `train`. Settings that you
+            do not give come from this run, unless `task` is a config.
+        trust: import the environment and parts that the resumed run names, even if it comes from another machine or
+            user.
         torso: feature layers of your own: a module that maps floats [N, *obs_shape] to [N, F] and has an attribute
             `feature_size`.
         quiet: print no progress.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AllReduce(Topology):
-    """All learners take the same step, from the mean gradient over the rows of all learners."""
+    """All learners take the same step, with the mean gradient over all learners' rows."""
 
     name: ClassVar[str] = "allreduce"
     mixes: ClassVar[Literal["parameters", "gradients"]] = "gradients"

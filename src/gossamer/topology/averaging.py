@@ -14,18 +14,17 @@ class Averaging(Topology):
     """Parameters are averaged with those of some neighbours, message by message."""
 
     max_staleness: Whole | Literal["never"] = 0
-    """Number of mixings that a neighbour's message may be behind before the learner waits, >= 0. 0: lock-step.
-    never: no waiting. GALA calls this setting sync-freq."""
+    """Mixings by which a neighbour's message may be behind before the learner waits, >= 0. 0: lock-step. never: no
+    waiting. GALA's sync-freq."""
     every: Literal["updates", "versions"] = "updates"  # pyright: ignore[reportIncompatibleVariableOverride]
     """When learners mix. updates: after every update. versions: after the last update on a batch, which sends fewer
-    messages if a batch is learnt in several minibatches or passes."""
+    messages if a batch takes several updates."""
     missing: Literal["reweight", "skip"] = "reweight"  # pyright: ignore[reportIncompatibleVariableOverride]
-    """How a learner mixes if a neighbour has sent no new message. reweight: the neighbour's weight is added to the
-    learner's own. skip: the learner does not average until every neighbour has sent a new message (GALA as
-    published)."""
+    """How a learner mixes if a neighbour has sent no new message. reweight: add the neighbour's weight to the learner's
+    own. skip: do not average until every neighbour has sent a new message (GALA as published)."""
     remix: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Mix a neighbour's last message again until a newer message arrives; a slow or dead neighbour
-    then slows down the learning of the other learners."""
+    """Mix a neighbour's last message again until a newer one arrives; a slow or dead neighbour then slows down the
+    others' learning."""
     mix_optimizer: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
     """Average the optimizer's running statistics too, with the same weights as the parameters."""
 

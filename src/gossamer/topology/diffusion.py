@@ -35,8 +35,8 @@ class Diffusion(Averaging):
     weights: Literal["metropolis", "uniform"] = "metropolis"
     """metropolis: weights that keep the average of all learners unchanged. uniform: 1 / (links + 1), as published."""
     link_drop: BelowOne = 0.0
-    """Probability that a link is not used in an update, in [0, 1). Both ends drop a link in the same update, and
-    each end adds the link's weight to its own. Needs a number as max_staleness."""
+    """Probability that a link is not used in an update, in [0, 1). Both ends drop a link in the same update, and each
+    end adds the link's weight to its own. Needs a max_staleness other than never."""
 
     def written_out(self) -> Self:
         """Return the same topology with a matrix in place of a file that holds it."""

@@ -24,15 +24,15 @@ class Gossip(Averaging):
 
     graph: str = "ring"
     """The peers that a learner averages with. ring: the learner before it. exponential: the learners 1, 2, 4, ...
-    places before it. complete: all learners. rotating: one learner per update, in turn 1, 2, 4, ... places before
-    it. Or a matrix, written out or in a file (JSON, or rows of numbers separated by blanks or commas): row r has 1
-    for each peer of learner r, or the weights themselves."""
+    places before it. complete: all learners. rotating: a single learner per update, in turn the one 1, 2, 4, ... places
+    before it. Or a matrix, written out or in a file (JSON, or rows of numbers separated by blanks or commas): row r has
+    1 for each peer of learner r, or the weights themselves."""
     num_peers: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Number of peers of each learner, >= 0 and < num_learners. 0: 1 for ring and rotating, otherwise all peers of
     the graph."""
     max_staleness: Whole | Literal["never"] = "never"
-    """Number of mixings that a neighbour's message may be behind before the learner waits, >= 0. 0: lock-step.
-    never: no waiting. GALA calls this setting sync-freq."""
+    """Mixings by which a neighbour's message may be behind before the learner waits, >= 0. 0: lock-step. never: no
+    waiting. GALA's sync-freq."""
 
     def written_out(self) -> Self:
         """Return the same topology with a matrix in place of a file that holds it."""

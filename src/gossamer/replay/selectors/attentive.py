@@ -16,7 +16,7 @@ class AttentiveSettings(EliteSettings):
     compares_with: ClassVar[Literal["stored", "newest"]] = "newest"
 
     strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "nearest"
-    """Which candidates are kept. nearest: those with the smallest distances, as published. least_used: those
-    sampled least often, on equal use the nearest. stratified, stratified_least_used: candidates are sorted by
-    distance and cut into one segment per column needed; each segment gives its nearest or its least used
-    candidate."""
+    """Which of the drawn columns (candidates) are kept. nearest: those with the smallest distances, as published.
+    least_used: those sampled least often, among equally used ones the nearest. stratified, stratified_least_used:
+    candidates are sorted by distance and cut into one segment per column needed, and each segment's nearest or least
+    used candidate is kept."""

@@ -29,15 +29,14 @@ class Selector:
     """What the features of a candidate are compared with: its own when it was stored, or those of the newest state."""
 
     fraction: Share = 0.5
-    """Share of a batch's columns, in (0, 1). The fractions of all entries sum to 1."""
+    """Share of a batch's columns, in (0, 1)."""
     capacity: Count | None = None
-    """Number of columns to keep, at least the number in a batch. Default: as many columns as hold
-    capacity_steps rows."""
+    """Columns to keep, at least the number in a batch. Default: as many as hold capacity_steps rows."""
     capacity_steps: Count = 100_000
-    """Number of rows (env steps and resets) to keep, >= 1, if capacity is not given."""
+    """Rows (env steps and resets) to keep, >= 1, if capacity is not given."""
     learn_start: Whole = 0
-    """Number of rows to store before replaying begins, >= 0, counted over the whole run; until then batches have
-    online columns only. 0: replaying begins when there are enough columns for a batch."""
+    """Rows to store before replaying begins, >= 0, counted over the whole run; until then batches have online columns
+    only. 0: replaying begins when there are enough columns for a batch."""
     shared: bool = False
     """Let every learner sample from the data of all learners. The capacity applies to each learner's part."""
     path: str = ""
@@ -45,8 +44,8 @@ class Selector:
     run ends. Empty: keep the replay in memory."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Memory that holds the replay. cpu: the host's memory. cuda: the memory of the learner's GPU. auto: the GPU's
-    memory, if this replay and the replays before it in the list take at most a quarter of that memory; otherwise,
-    and for a replay that is shared or in a file, the host's memory."""
+    memory, if this replay and those before it in the list take at most a quarter of that memory; otherwise, and if the
+    replay is shared or in a file, the host's memory."""
 
     def __init_subclass__(cls) -> None:
         """Name a kind that does not name itself after its class."""

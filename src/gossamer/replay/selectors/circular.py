@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CircularSettings(Selector):
-    """Every column is replayed equally often, soon after it was stored: the least used first; among equally used ones, the newest.
+    """Replays the least used columns (among equals the newest): each one equally often, soon after it was stored.
 
     Of R replayed columns for each online one, each comes R times: IMPACT's circular buffer with K = R + 1.
     What was stored before learn_start, or is more than a learner can use, gives way to what is newer.

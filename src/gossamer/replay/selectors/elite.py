@@ -29,14 +29,14 @@ class EliteSettings(Selector):
     measures: ClassVar[bool] = True
 
     strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "least_used"
-    """Which candidates are kept. nearest: those with the smallest distances. least_used: those sampled least often,
-    on equal use the nearest. stratified, stratified_least_used: candidates are sorted by distance and cut into one
-    segment per column needed; each segment gives its nearest or its least used candidate."""
+    """Which of the drawn columns (candidates) are kept. nearest: those with the smallest distances. least_used: those
+    sampled least often, among equally used ones the nearest. stratified, stratified_least_used: candidates are sorted
+    by distance and cut into one segment per column needed, and each segment's nearest or least used candidate is
+    kept."""
     candidate_multiplier: Annotated[float, Meta(ge=1, le=10_000)] = 2.0
-    """Number of candidates drawn per column needed, >= 1. The number falls linearly to 1, which is uniform
-    sampling."""
+    """Candidates drawn per column needed, >= 1; falls linearly to 1, which is uniform sampling."""
     anneal_updates: Whole = 10_000
-    """Number of updates with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
+    """Updates with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
     distance: Literal["lp", "cosine", "kl"] = "lp"
     """Distance between two sets of features. lp: norm of the difference. cosine: 1 - cosine similarity. kl: KL
     divergence of their softmaxes."""
@@ -46,8 +46,7 @@ class EliteSettings(Selector):
     """Column to overwrite when the replay is full. fifo: the oldest. elite: of elite_batch random columns,
     the one whose features have changed most."""
     elite_batch: CountToMillion = 20
-    """With insert elite: number of random columns from which the column to overwrite is chosen, >=
-    1."""
+    """With insert elite: random columns from which the column to overwrite is chosen, >= 1."""
 
     def pick(self, candidates: Candidates, wanted: int) -> NDArray[np.int64]:
         """Return those that the strategy keeps of some that are drawn."""
