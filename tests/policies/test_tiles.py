@@ -22,7 +22,7 @@ from gossamer.spec import EnvSpec, Leaf
 
 GRID = Leaf("image", "vector", (3 * 4 * 5,), tiles=12)
 BESIDE = Leaf("direction", "discrete", (1,), (4,))
-CONFIG = PolicyConfig(tile_size=3, hidden_sizes=(8, 6), obs_clip=10.0)
+CONFIG = PolicyConfig(tile_size=3, hidden_sizes=(8, 6), core="lstm", core_size=5)
 
 
 def spec_with(*leaves: Leaf) -> EnvSpec:
@@ -80,7 +80,7 @@ def test_a_grid_is_told_by_its_space() -> None:
         assert leaf(sizes).tiles == 0
 
 
-@pytest.mark.parametrize("core", ["none", "lstm"])
+@pytest.mark.parametrize("core", ["lstm", "gru"])
 def test_a_grid_beside_others_has_layers_of_its_own(core: Any) -> None:
     policy = ActorCritic(spec_with(BESIDE, GRID), replace(CONFIG, core=core), generator=seeded())
     assert isinstance(policy.torso, Encoders)
@@ -101,10 +101,11 @@ def test_a_grid_alone_has_them_too() -> None:
     "config",
     [
         replace(CONFIG, tile_size=0),
+        replace(CONFIG, core="none"),
         replace(CONFIG, torso="mlp"),
         replace(CONFIG, encoders={"image": EncoderConfig("mlp")}),
     ],
-    ids=["off", "another torso", "another encoder"],
+    ids=["off", "no core", "another torso", "another encoder"],
 )
 def test_it_goes_through_an_mlp_if_asked_for(config: PolicyConfig) -> None:
     policy = ActorCritic(spec_with(BESIDE, GRID), config, generator=seeded())

@@ -72,9 +72,9 @@ class PolicyConfig:
     last_filters: Units = 64
     """Filters of the nature torso's third convolution: 64 (Mnih et al. 2015) or 32 (GALA)."""
     tile_size: Annotated[int, Meta(ge=0, le=4096)] = 0
-    """Grids of symbols, such as MiniGrid's: units per tile of a layer whose weights all tiles share, in front of an
-    mlp. A second shared layer has twice as many units, and their maxima over tiles show what is anywhere in the grid.
-    0, or a torso other than auto: the mlp reads the symbols directly."""
+    """Grids of symbols, such as MiniGrid's, with a recurrent core: units per tile of a layer whose weights all tiles
+    share, in front of an mlp. A second shared layer has twice as many units, and their maxima over tiles show what is
+    anywhere in the grid. 0, a torso other than auto, or no core: the mlp reads the symbols directly."""
     fc_size: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Units of the fully connected layer after the convolutions. 0: 512 for nature and elite, 256 for a3c and
     impala."""
