@@ -8,4 +8,4 @@ class ConfigError(ValueError):
 
 
 class RunFailed(RuntimeError):
-    """A `RuntimeError` for a run that cannot continue; says why and what to type. A command then exits with code 1."""
+    """A `RuntimeError` for a run that cannot continue; says why and what to type; a command then exits with code 1."""

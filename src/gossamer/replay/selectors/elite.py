@@ -36,7 +36,7 @@ class EliteSettings(Selector):
     candidate_multiplier: Annotated[float, Meta(ge=1, le=10_000)] = 2.0
     """Candidates drawn per column needed, >= 1; falls linearly to 1, which is uniform sampling."""
     anneal_updates: Whole = 10_000
-    """Updates with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
+    """Number of updates with replayed columns, >= 0, over which candidate_multiplier falls to 1."""
     distance: Literal["lp", "cosine", "kl"] = "lp"
     """Distance between two sets of features. lp: norm of the difference. cosine: 1 - cosine similarity. kl: KL
     divergence of their softmaxes."""
