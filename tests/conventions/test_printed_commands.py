@@ -157,12 +157,19 @@ def test_training_commands_train(
     """Each for 300 steps, on one machine."""
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    small = "--total-env-steps 300 --evaluation.every-seconds 0 --optimizer.learn-start 0"
+    if "--wandb" in words:
+        pytest.importorskip("wandb", reason="needs the extra wandb")
+    words = [x for x in words if x != "--watch"]  # a server; tests/dashboard
+    small = "--total-env-steps 300 --optimizer.learn-start 0 --evaluation.episodes 1"
+    # A video is of the best policy, which evaluations choose.
+    small += f" --evaluation.every-seconds {60 if '--evaluation.video' in words else 0}"
+    # Acting and learning that take turns have no lag that is free.
+    small += " --placement local" if {"impact_pong", "free"} & {*words} else " --placement inline"
     if "--seeds" in words:
         words = [*words, "--seeds", "1"]
     if "--num-learners" in words and int(words[words.index("--num-learners") + 1]) > 4:
         small += " --num-learners 4"
-    given = [*words, *shlex.split(small), "--placement", "inline", "--run-folder", "run"]
+    given = [*words, *shlex.split(small), "--run-folder", "run"]
     try:
         assert cli.main(given) == 0, capsys.readouterr().err
     finally:
