@@ -504,6 +504,8 @@ def _select(x: Tensor, dim: int, index: Tensor) -> Tensor:
 
     Indexing copies bytes one by one, which takes 15 times as long.
     """
+    if x.is_contiguous():
+        return x.index_select(dim, index)
     order = sorted(range(x.ndim), key=lambda i: -x.stride(i))  # images keep channels last
     selected = x.permute(order).index_select(order.index(dim), index)
     return selected.permute([order.index(i) for i in range(x.ndim)])

@@ -235,6 +235,18 @@ def test_forms() -> None:
     for bad in (pairs.ravel(), pairs.T, tuple(pairs)[:2]):
         with pytest.raises(Misfit, match=r"combinations of actions need \(4, 3\)"):
             joint.flat(bad)
+    batch = np.empty((2, 9), bool)
+    some = [flat.astype(x) for x in (bool, np.int8, np.uint8, np.int64, np.float32)]
+    for said in (*some, np.repeat(some[1], 2)[::2], parts):
+        batch[:] = False
+        form.write(batch, 1, {"action_mask": said})
+        np.testing.assert_array_equal(batch, [np.zeros(9, bool), flat.astype(bool)])
+    for one in (form, joint):
+        with pytest.raises(Misfit):
+            one.write(np.empty((1, *one.leaf.shape), bool), 0, {"action_mask": np.array(True)})
+    for bad in (some[1] * 2, -some[1], some[2] + 1):
+        with pytest.raises(Misfit, match="other values than 0 and 1"):
+            form.write(batch, 0, {"action_mask": bad})
     for bad in (flat + 1, flat[:-1], None, "abc", [[1, 2], [3]], np.full(9, np.nan)):
         with pytest.raises(Misfit):
             form.flat(bad)
@@ -256,9 +268,20 @@ def test_a_mask_in_infos_leaves_no_leaf_of_its_name() -> None:
     assert [leaf.name for leaf in spec.leaves] == ["observation", "action_mask"]
 
 
-def test_combinations_of_which_none_is_allowed_are_said_to_be() -> None:
-    form = MaskFormat("info", (2, 3), True)
-    with pytest.raises(AllForbidden, match=r"^action_mask forbids every action$"):
-        form.write(np.empty((1, 6), bool), 0, {"action_mask": np.zeros((2, 3))})
-    with pytest.raises(AllForbidden):
-        form.refuse_all_forbidden(np.zeros(6, bool))
+def test_of_what_nothing_is_allowed_is_said() -> None:
+    rows = np.ones((3, 6), bool)
+    for form, forbidden, says in (
+        (MaskFormat("info", (2, 3), True), slice(0, 6), "^action_mask forbids every action$"),
+        (MaskFormat("info", (6,)), slice(0, 6), "^action_mask forbids every action$"),
+        (
+            MaskFormat("info", (2, 3, 1)),
+            slice(2, 5),
+            "^action_mask forbids every action of part 1$",
+        ),
+    ):
+        form.refuse_all_forbidden(rows)
+        bad = rows.copy()
+        bad[1:, forbidden] = False
+        with pytest.raises(AllForbidden, match=says) as caught:
+            form.refuse_all_forbidden(bad)
+        assert caught.value.row == 1

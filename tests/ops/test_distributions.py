@@ -190,14 +190,16 @@ def test_encoded_actions():
 
 @settings(deadline=None, max_examples=60)
 @given(
-    st.sampled_from(["categorical", "multi_categorical"]),
+    st.sampled_from([(5,), (9,), (2, 3, 4), (3, 12)]),
     st.integers(0, 2**32 - 1),
     st.sampled_from([torch.float32, torch.float64]),
+    st.booleans(),
 )
-def test_masked_logits_are_the_distribution_of_what_is_allowed(kind, seed, dtype):
+def test_masked_logits_are_the_distribution_of_what_is_allowed(sizes, seed, dtype, told):
     """Each part's allowed logits alone make the same probabilities, entropies, divergences and gradients."""
     gen = torch.Generator().manual_seed(seed)
-    sizes = SPECS[kind].sizes
+    kind = "categorical" if len(sizes) == 1 else "multi_categorical"
+    whole_spec = ActionSpec(kind, sizes)
     allowed = torch.rand(sum(sizes), generator=gen) < 0.6
     first = 0
     for size in sizes:
@@ -213,10 +215,10 @@ def test_masked_logits_are_the_distribution_of_what_is_allowed(kind, seed, dtype
     ]
     results = []
     for logits, spec, action in (
-        ([torch.where(allowed, x, MASKED) for x in masked], SPECS[kind], of_all),
+        ([torch.where(allowed, x, MASKED) for x in masked], whole_spec, of_all),
         (few, ActionSpec(kind, kept), chosen),
     ):
-        pi, mu = (make_distribution(spec, x) for x in logits)
+        pi, mu = (make_distribution(spec, x, masked=told) for x in logits)
         taken = torch.tensor(action[0] if kind == "categorical" else action)
         results.append(
             torch.stack(
@@ -229,17 +231,18 @@ def test_masked_logits_are_the_distribution_of_what_is_allowed(kind, seed, dtype
     for whole, part in zip(masked, few, strict=True):
         torch.testing.assert_close(whole.grad[allowed], part.grad, rtol=2e-4, atol=2e-5)
         assert not whole.grad[~allowed].any()
-    samples = make_distribution(
-        SPECS[kind], torch.where(allowed, now, MASKED).expand(300, -1)
-    ).sample(gen)
-    drawn = encode_action(SPECS[kind], samples).bool().any(0)
+    params = torch.where(allowed, now, MASKED).expand(300, -1)
+    samples = make_distribution(whole_spec, params, masked=told).sample(gen)
+    drawn = encode_action(whole_spec, samples).bool().any(0)
     assert not (drawn & ~allowed).any()
 
 
-def test_no_gradient_comes_from_a_forbidden_logit_that_is_nan():
+@pytest.mark.parametrize("told", [False, True])
+def test_no_gradient_comes_from_a_forbidden_logit_that_is_nan(told):
     logits = torch.tensor([0.3, float("nan"), -1.0], requires_grad=True)
     allowed = torch.tensor([True, False, True])
-    held = make_distribution(ActionSpec("categorical", (3,)), torch.where(allowed, logits, MASKED))
+    params = torch.where(allowed, logits, MASKED)
+    held = make_distribution(ActionSpec("categorical", (3,)), params, masked=told)
     (held.log_prob(torch.tensor(0)) + held.entropy()).backward()
     assert logits.grad.isfinite().all()
     assert logits.grad[1] == 0.0

@@ -283,7 +283,7 @@ def test_close_closes_every_group():
 def test_pixels_are_written_channels_last(channels):
     obs = np.random.default_rng(0).integers(0, 256, (3, channels, 6, 5), dtype=np.uint8)
     slot = torch.zeros(2, 4, 6, 5, channels, dtype=torch.uint8).movedim(-1, 2)
-    write_obs(slot[1, 1:4], obs)
+    write_obs(slot[1, 1:4].numpy(), obs)
     assert torch.equal(slot[1, 1:], torch.from_numpy(obs))
     assert not slot[0].any()
     assert not slot[1, 0].any()

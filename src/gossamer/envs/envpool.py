@@ -212,15 +212,14 @@ class EnvpoolEnvs(WithoutTasks):
         """Return masks [N, M]; all is allowed where an episode is over and no action is chosen any more."""
         rows = said.reshape(self.num_envs, -1).astype(np.bool_)
         rows[self._ended] = True
-        first = np.cumsum((0, *form.logits[:-1]))
-        for i in np.flatnonzero(~np.logical_or.reduceat(rows, first, axis=1).all(axis=1)):
-            try:
-                form.refuse_all_forbidden(rows[i])
-            except AllForbidden as error:
-                raise RunFailed(
-                    f"environment {self._first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {error}; {flag_of('mask')} "
-                    "off lets it choose one all the same"
-                ) from None
+        try:
+            form.refuse_all_forbidden(rows)
+        except AllForbidden as error:
+            i = error.row
+            raise RunFailed(
+                f"environment {self._first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {error}; {flag_of('mask')} "
+                "off lets it choose one all the same"
+            ) from None
         return rows
 
     def close(self) -> None:

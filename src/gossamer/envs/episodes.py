@@ -161,6 +161,7 @@ class Episodes:
                 raise self._failure(i) from error
         self._sign.doing = ""
         self._refuse_not_finite(batch)
+        self._refuse_all_forbidden(batch)
         return batch
 
     def step(self, actions: NDArray[Any]) -> StepResult:
@@ -195,6 +196,7 @@ class Episodes:
             raise self._failure(i) from error
         sign.doing = ""
         self._refuse_not_finite(batch)
+        self._refuse_all_forbidden(batch)
         return StepResult(batch, reward, terminated, truncated, terminated | truncated)
 
     def _begins(self, i: int, doing: str) -> None:
@@ -225,34 +227,46 @@ class Episodes:
         obs, info = self.envs[i].reset(seed=self._seeds.seed(i, self._episode[i]))
         self._ended[i] = False
         self._quiet_steps[i] = self._steps[i] = 0
-        if self.mask is None:
+        if (mask := self.mask) is None:
             self.obs.write(batch, i, obs)
         else:
-            self._write_masked(batch, i, obs, info, over=False)
+            self._write_masked(mask, batch, i, obs, info)
 
     def _step(self, batch: Any, i: int, action: Any) -> tuple[float, bool, bool]:
         obs, reward, terminated, truncated, info = self.envs[i].step(action)
         if self._stuck_steps:
             self._quiet_steps[i] = 0 if reward else self._quiet_steps[i] + 1
             truncated = truncated or self._quiet_steps[i] >= self._stuck_steps
-        if self.mask is None:
+        if (mask := self.mask) is None:
             self.obs.write(batch, i, obs)
+        elif terminated or truncated:
+            # No action is chosen any more, so nothing need be allowed.
+            self.obs.write(batch.get("", batch), i, obs)
+            batch[MASK][i] = True
         else:
             self._steps[i] += 1
-            self._write_masked(batch, i, obs, info, over=bool(terminated or truncated))
+            self._write_masked(mask, batch, i, obs, info)
         return reward, terminated, truncated
 
-    def _write_masked(self, batch: Any, i: int, obs: Any, info: Any, *, over: bool) -> None:
-        assert self.mask is not None
+    def _write_masked(self, mask: MaskFormat, batch: Any, i: int, obs: Any, info: Any) -> None:
         self.obs.write(batch.get("", batch), i, obs)  # beside its mask a lone array has no name
-        held = obs if self.mask.source == "observation" else info
         try:
-            self.mask.write(batch[MASK], i, held, over=over)
-        except (Misfit, AllForbidden) as error:
-            where = f"in its {self.mask.place}, " * isinstance(error, Misfit)
-            raise RunFailed(
-                f"environment {self._seeds.first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {where}{error}"
-            ) from None
+            mask.write(batch[MASK], i, info if mask.in_info else obs)
+        except Misfit as error:
+            raise self._of_mask(i, f"in its {mask.place}, {error}") from None
+
+    def _refuse_all_forbidden(self, batch: Any) -> None:
+        if self.mask is None:
+            return
+        try:
+            self.mask.refuse_all_forbidden(batch[MASK])
+        except AllForbidden as error:
+            raise self._of_mask(error.row, str(error)) from None
+
+    def _of_mask(self, i: int, error: str) -> RunFailed:
+        return RunFailed(
+            f"environment {self._seeds.first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {error}"
+        )
 
     def _refuse_not_finite(self, batch: Obs[NDArray[Any]]) -> None:
         # No policy can act on it. A reward that is not finite is the learner's to skip.

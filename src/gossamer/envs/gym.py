@@ -259,6 +259,7 @@ def _allowed(env_id: str, mask: MaskFormat, held: Any) -> NDArray[np.bool_]:
     row = np.empty((1, *mask.leaf.shape), np.bool_)
     try:
         mask.write(row, 0, held)
+        mask.refuse_all_forbidden(row)
     except (Misfit, AllForbidden) as error:
         raise ConfigError(f"{env_id}: reset(seed=1): in its {mask.place}, {error}") from error
     return row

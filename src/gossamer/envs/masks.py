@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -42,10 +43,19 @@ MaskSource = Literal["observation", "info"]
 
 
 class AllForbidden(Exception):
-    """A mask allows no action; the message says which one it forbids all choices of."""
+    """A mask allows no action; the message says which one it forbids all choices of.
+
+    Args:
+        row: of the mask, among those that were looked at.
+        message: for people.
+    """
+
+    def __init__(self, row: int, message: str):
+        super().__init__(message)
+        self.row = row
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MaskFormat:
     """How what one environment says of its actions is written into a batch."""
 
@@ -60,7 +70,7 @@ class MaskFormat:
     key: str = MASK
     """Under which the observation or the info holds it."""
 
-    @property
+    @cached_property
     def logits(self) -> tuple[int, ...]:
         """Numbers of logits of which one must be allowed."""
         return (math.prod(self.sizes),) if self.joint else self.sizes
@@ -80,42 +90,43 @@ class MaskFormat:
         """What an error calls that which holds it."""
         return "infos" if self.source == "info" else "observation"
 
-    @property
+    @cached_property
     def leaf(self) -> Leaf:
         """What a policy gets."""
         return Leaf(MASK, "mask", (sum(self.logits),))
 
-    def write(self, batch: NDArray[np.bool_], i: int, held: Any, *, over: bool = False) -> None:
-        """Store the mask that an observation or an info holds as row i.
+    @cached_property
+    def in_info(self) -> bool:
+        """Whether the info beside an observation holds it."""
+        return self.source == "info"
 
-        Args:
-            batch: [N, M].
-            i: the row.
-            held: the observation or info.
-            over: the episode is; no action is chosen any more, and nothing need be allowed.
+    def write(self, batch: NDArray[np.bool_], i: int, held: Any) -> None:
+        """Store the mask that an observation or an info holds as row i of [N, M]; Misfit: there is none, or it does not fit.
 
-        Raises:
-            Misfit: there is none, or it does not fit the actions.
-            AllForbidden: it allows nothing.
+        Whether it allows anything is not looked at: see `refuse_all_forbidden`.
         """
-        if over:
-            batch[i] = True
-            return
         try:
             said = held[self.key]
         except (KeyError, TypeError, IndexError):
             raise Misfit(f"there is no {self.key}") from None
-        batch[i] = row = self.flat(said)
-        self.refuse_all_forbidden(row)
+        # Most masks are such arrays; an environment that is quick itself would notice a longer way.
+        if said.__class__ is np.ndarray and said.shape == self._row:
+            kind = said.dtype.char
+            if kind == "?" or (kind in "bB" and not said.tobytes().translate(None, b"\0\1")):
+                batch[i] = said
+                return
+        batch[i] = self.flat(said)
 
-    def refuse_all_forbidden(self, row: NDArray[np.bool_]) -> None:
-        """Raise AllForbidden where a mask [M] allows nothing of an action, or of a part of it."""
-        first = 0
-        for part, size in enumerate(self.logits):
-            if not row[first : first + size].any():
-                of = f" of {self.names[part]}" * bool(self.names[part])
-                raise AllForbidden(f"{self.key} forbids every action{of}")
-            first += size
+    def refuse_all_forbidden(self, rows: NDArray[np.bool_]) -> None:
+        """Raise AllForbidden for the first of rows [N, M] that allows nothing of an action, or of a part of it."""
+        if len(self.logits) == 1:
+            allowed = rows.any(axis=1, keepdims=True)
+        else:
+            allowed = np.logical_or.reduceat(rows, self._firsts, axis=1)
+        if not allowed.all():
+            row, part = np.argwhere(~allowed)[0].tolist()
+            of = f" of {self.names[part]}" * bool(self.names[part])
+            raise AllForbidden(row, f"{self.key} forbids every action{of}")
 
     def refuse_strays(self, said: Any) -> None:
         """Raise Misfit where a mask in a Dict or Tuple says something of what is no part that can be masked."""
@@ -177,7 +188,17 @@ class MaskFormat:
             )
         return np.concatenate(rows)
 
-    @property
+    @cached_property
+    def _row(self) -> tuple[int, ...] | None:
+        """Shape of arrays that are taken as they are: all choices side by side; None: none is."""
+        return None if self.parts is not None or self.joint else (sum(self.sizes),)
+
+    @cached_property
+    def _firsts(self) -> NDArray[np.int64]:
+        """Where each of `logits` begins in a row."""
+        return np.cumsum((0, *self.logits[:-1]))
+
+    @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
         """Shapes that one array of a mask may have."""
         if self.joint:
@@ -223,9 +244,10 @@ def _zeros(said: Any) -> Any:
 
 
 def _of_bools(array: NDArray[Any], name: str) -> NDArray[np.bool_]:
-    if array.dtype.kind not in "biuf" or not ((array == 0) | (array == 1)).all():
+    found = array.astype(np.bool_)
+    if array.dtype.kind not in "biuf" or not (found == array).all():
         raise Misfit(f"{name} holds other values than 0 and 1")
-    return array.astype(np.bool_)
+    return found
 
 
 def _shape(said: Any) -> tuple[int, ...]:

@@ -20,12 +20,23 @@ if TYPE_CHECKING:
     from gossamer.spec import ActionSpec
 
 
-class ActionDistribution(ABC):
-    """A distribution over actions for every leading index of params [..., P]."""
+WIDE = 8
+"""Actions from which on softmax is quicker than an `exp` that underflows: those that a vector register of AVX2 holds."""
 
-    def __init__(self, spec: ActionSpec, params: Tensor):
+
+class ActionDistribution(ABC):
+    """A distribution over actions for every leading index of params [..., P].
+
+    Args:
+        spec: what actions are.
+        params: as its `num_params` says.
+        masked: some logits may be those of forbidden actions; nothing but speed depends on it.
+    """
+
+    def __init__(self, spec: ActionSpec, params: Tensor, *, masked: bool = False):
         self.spec = spec
         self.params = params
+        self.masked = masked
 
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw actions [..., *action_shape]."""
@@ -72,6 +83,13 @@ class Categorical(ActionDistribution):
         """[..., P] normalised log-probabilities."""
         return F.log_softmax(self.params, dim=-1)
 
+    def probs(self) -> Tensor:
+        """Return the probabilities [..., P]."""
+        # An `exp` of finite numbers far below zero takes five times as long on a CPU, and softmax of few numbers too.
+        if self.masked and self.params.shape[-1] >= WIDE:
+            return F.softmax(self.params, dim=-1)
+        return self.log_probs.exp()
+
     @staticmethod
     def noise(
         spec: ActionSpec,
@@ -87,7 +105,7 @@ class Categorical(ActionDistribution):
 
     def choose(self, noise: Tensor) -> Tensor:
         """Return the action [...] whose clock is the first: argmax of p_a / E_a with E_a ~ Exp(1)."""
-        return (self.log_probs.detach().exp() / noise).argmax(dim=-1)
+        return (self.probs().detach() / noise).argmax(dim=-1)
 
     def mode(self) -> Tensor:
         """Return the likeliest action [...] int64."""
@@ -100,14 +118,14 @@ class Categorical(ActionDistribution):
     def entropy(self) -> Tensor:
         """Return -sum p log p; an action of probability 0 adds 0."""
         log_probs = self.log_probs
-        return -(log_probs.exp() * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
+        return -(self.probs() * log_probs.clamp(min=torch.finfo(log_probs.dtype).min)).sum(-1)
 
     def kl(self, other: ActionDistribution) -> Tensor:
         """Return KL(self || other) [...]."""
         assert isinstance(other, Categorical)
         low = torch.finfo(self.log_probs.dtype).min
         difference = self.log_probs.clamp(min=low) - other.log_probs.clamp(min=low)
-        return (self.log_probs.exp() * difference).sum(-1)
+        return (self.probs() * difference).sum(-1)
 
 
 class MultiCategorical(ActionDistribution):
@@ -116,7 +134,8 @@ class MultiCategorical(ActionDistribution):
     @cached_property
     def parts(self) -> tuple[Categorical, ...]:
         """One categorical a component."""
-        return tuple(Categorical(self.spec, x) for x in self.params.split(self.spec.sizes, dim=-1))
+        pieces = self.params.split(self.spec.sizes, dim=-1)
+        return tuple(Categorical(self.spec, x, masked=self.masked) for x in pieces)
 
     @staticmethod
     def noise(
@@ -255,7 +274,10 @@ class Joint(ActionDistribution):
         """One distribution a part."""
         each = self.spec.each
         pieces = self.params.split([spec.num_params for spec in each], dim=-1)
-        return tuple(make_distribution(spec, x) for spec, x in zip(each, pieces, strict=True))
+        return tuple(
+            make_distribution(spec, x, masked=self.masked)
+            for spec, x in zip(each, pieces, strict=True)
+        )
 
     @staticmethod
     def noise(
@@ -315,9 +337,11 @@ KINDS: dict[str, type[ActionDistribution]] = {
 }
 
 
-def make_distribution(spec: ActionSpec, params: Tensor) -> ActionDistribution:
-    """Read parameters [..., P] as the distribution that acts in `spec`."""
-    return KINDS[spec.kind](spec, params)
+def make_distribution(
+    spec: ActionSpec, params: Tensor, *, masked: bool = False
+) -> ActionDistribution:
+    """Read parameters [..., P], some of them perhaps logits of forbidden actions, as the distribution that acts in `spec`."""
+    return KINDS[spec.kind](spec, params, masked=masked)
 
 
 def encode_action(spec: ActionSpec, action: Tensor) -> Tensor:

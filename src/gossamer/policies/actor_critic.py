@@ -58,6 +58,7 @@ class ActorCritic(nn.Module):
 
     value_mean: Tensor
     value_std: Tensor
+    masked: Tensor
 
     def __init__(
         self,
@@ -98,6 +99,7 @@ class ActorCritic(nn.Module):
         if log_std == "auto":
             log_std = 0.5 * math.log(INITIAL_VARIANCE / max(num_gaussian, 1))
         self.log_std = nn.Parameter(torch.full((num_gaussian,), log_std, dtype=torch.float32))
+        self._joint, self._deviates = spec.action.kind == "joint", num_gaussian > 0
         # A recurrent policy shares its state, so only a feed-forward one has a second tower.
         separate = _is_mlp(self.torso) and config.separate_value and config.core == "none"
         self.value_torso = _torso(spec, config, generator) if separate else None
@@ -123,7 +125,7 @@ class ActorCritic(nn.Module):
             self._scaled = torch.tensor([x for part in real for x in part])
         self.compute_dtype = torch.float32
         # Tensors, as a compiled network would be compiled anew for other numbers.
-        for name, x in (("value_mean", 0.0), ("value_std", 1.0)):
+        for name, x in (("value_mean", 0.0), ("value_std", 1.0), ("masked", MASKED)):
             self.register_buffer(name, torch.tensor(x, dtype=torch.float32), persistent=False)
         if self.pixels:
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -163,21 +165,19 @@ class ActorCritic(nn.Module):
             if self.decoder is not None:
                 features = self.decoder(torch.cat([features, seen], dim=-1))
             outputs = self.action_head(features)
-            params = self._params(outputs, None if allowed is None else allowed.flatten(0, 1))
+            params = self._params(outputs.view(r, b, -1), allowed)
             value = self.value_head(features if value_features is None else value_features)
             value = value.squeeze(-1)
             if self.value_norm:
                 value = value * self.value_std + self.value_mean
-        return PolicyOutput(
-            params.view(r, b, -1), value.view(r, b), features.view(r, b, -1), core_state
-        )
+        return PolicyOutput(params, value.view(r, b), features.view(r, b, -1), core_state)
 
     def _params(self, outputs: Tensor, allowed: Tensor | None) -> Tensor:
-        """Return parameters [N, P] from the head's outputs [N, O], forbidden logits masked, and standard deviations."""
-        if self.spec.action.kind != "joint":
+        """Return parameters [..., P] from the head's outputs [..., O], forbidden logits masked, and standard deviations."""
+        if not self._joint:
             if allowed is not None:
-                return torch.where(allowed, outputs, MASKED)
-            if len(self.log_std):
+                return torch.where(allowed, outputs, self.masked)
+            if self._deviates:
                 return torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
             return outputs
         each = self.spec.action.each
@@ -188,8 +188,8 @@ class ActorCritic(nn.Module):
                 log_std = self.log_std[first_real : first_real + spec.num_gaussian]
                 parts += [x, log_std.expand_as(x)]
             elif allowed is not None and spec.choices:
-                part = allowed[:, first_logit : first_logit + spec.num_outputs]
-                parts.append(torch.where(part, x, MASKED))
+                part = allowed[..., first_logit : first_logit + spec.num_outputs]
+                parts.append(torch.where(part, x, self.masked))
                 first_logit += spec.num_outputs
             else:
                 parts.append(x)
@@ -198,7 +198,7 @@ class ActorCritic(nn.Module):
 
     def distribution(self, action_params: Tensor) -> ActionDistribution:
         """Read parameters [..., P] as a distribution over actions."""
-        return make_distribution(self.spec.action, action_params)
+        return make_distribution(self.spec.action, action_params, masked=self._mask is not None)
 
     def initial_state(self, batch_size: int) -> Tensor:
         """Recurrent state at an episode's start: zeros [S, B]."""

@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, cast
 
 import numpy as np
 import torch
@@ -37,22 +37,42 @@ if TYPE_CHECKING:
     from gossamer.types import SharedEnvs, VecEnv
 
 
-def write_obs(row: Tensor, obs: NDArray[Any]) -> None:
+def write_obs(row: NDArray[Any], obs: NDArray[Any]) -> None:
     """Copy observations [n, *obs_shape] into a slot's row, which holds pixels channels last.
 
     Four channels of bytes, the usual stack, are joined to one 32-bit word a pixel: half the time of
     moving them byte by byte.
     """
-    if row.ndim != 4 or row.shape[1] != 4 or row.stride(1) != 1 or sys.byteorder != "little":
-        row.copy_(torch.from_numpy(obs))
+    if row.ndim != 4:
+        row[...] = obs
         return
-    words = row.movedim(1, -1).numpy().view(np.uint32)[..., 0]  # [n, H, W]
+    if row.shape[1] != 4 or row.strides[1] != 1 or sys.byteorder != "little":
+        torch.from_numpy(row).copy_(torch.from_numpy(obs))
+        return
+    words = np.moveaxis(row, 1, -1).view(np.uint32)[..., 0]  # [n, H, W]
     shifted = np.empty_like(words)
     joined = obs[:, 0].astype(np.uint32)
     for channel in (1, 2, 3):
         shift = np.uint32(8 * channel)
         np.left_shift(obs[:, channel], shift, out=shifted, dtype=np.uint32)
         np.bitwise_or(joined, shifted, out=words if channel == 3 else joined)
+
+
+class Rows(NamedTuple):
+    """What is written step by step into a slot, as arrays: a tensor's index takes ten times as long."""
+
+    obs: Obs[NDArray[Any]]
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    starts: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, slot: Trajectory) -> Rows:
+        """Return views of a slot in host memory."""
+        numbers = {name: getattr(slot, name).numpy() for name in cls._fields if name != "obs"}
+        return cls(obs=map_obs(Tensor.numpy, slot.obs), **numbers)
 
 
 WRITTEN_BY_HOST = (
@@ -261,15 +281,16 @@ class Actor:
 
     def _collect_in_step(self, slot: Trajectory) -> None:
         """Take every step in all environments of a group at once."""
+        rows = Rows.of(slot)
         for t in range(self._unroll_length):
             if self._stop is not None and self._stop.stopped:
                 self._leave(in_flight=t > 0)
             for group in self._groups:
                 if t > 0:
-                    self._receive(group, slot, t - 1)
-                self._act(group, slot, t)
+                    self._receive(group, slot, rows, t - 1)
+                self._act(group, slot, rows, t)
         for group in self._groups:
-            self._receive(group, slot, self._unroll_length - 1)
+            self._receive(group, slot, rows, self._unroll_length - 1)
 
     def _hand_over(self, written: Trajectory, slot: Trajectory) -> None:
         """Copy a trajectory to its slot on the GPU: what the host has written, and what has stayed there; wait for it."""
@@ -288,21 +309,27 @@ class Actor:
             group.envs.recv()  # simulators are closed only when they are through
         raise Stopped
 
-    def _act(self, group: Group, slot: Trajectory, t: int) -> None:
+    def _act(self, group: Group, slot: Trajectory, rows: Rows, t: int) -> None:
         began = time.perf_counter()
         columns = group.columns
-        last_reward = slot.reward[t - 1, columns] if t else slot.last_reward[columns]
         if group.step is not None:
+            last_reward = slot.reward[t - 1, columns] if t else slot.last_reward[columns]
             slot.action[t, columns] = group.step(last_reward, slot.starts[t, columns])
         else:
-            self._infer_and_sample(group, slot, t, last_reward[None])
-        self._send(group, slot, t, began)
+            self._infer_and_sample(group, slot, t)
+        action = self.policy.env_action(slot.action[t, columns]).numpy().copy()
+        group.log(action)
+        self.seconds["inference"] += time.perf_counter() - began
+        group.envs.send(action)
+        np.logical_not(group.ended, out=rows.valid[t, columns])
 
-    def _infer_and_sample(
-        self, group: Group, slot: Trajectory, t: int, last_reward: Tensor
-    ) -> None:
+    def _infer_and_sample(self, group: Group, slot: Trajectory, t: int) -> None:
         columns, row = group.columns, slice(t, t + 1)
-        last_action = slot.action[t - 1 : t, columns] if t else slot.last_action[None, columns]
+        last_action = last_reward = None
+        if self.policy.looks_back:
+            before = slice(t - 1, t)
+            last_action = slot.action[before, columns] if t else slot.last_action[None, columns]
+            last_reward = slot.reward[before, columns] if t else slot.last_reward[None, columns]
         out = self._infer(
             obs_at(slot.obs, (row, columns)),
             slot.starts[row, columns],
@@ -316,25 +343,18 @@ class Actor:
         slot.behavior[t, columns] = params
         slot.value[t, columns] = out.value[0]
 
-    def _send(self, group: Group, slot: Trajectory, t: int, began: float) -> None:
-        action = self.policy.env_action(slot.action[t, group.columns]).numpy().copy()
-        group.log(action)
-        self.seconds["inference"] += time.perf_counter() - began
-        group.envs.send(action)
-        slot.valid[t, group.columns] = torch.from_numpy(~group.ended)
-
-    def _receive(self, group: Group, slot: Trajectory, t: int) -> None:
+    def _receive(self, group: Group, slot: Trajectory, rows: Rows, t: int) -> None:
         began = time.perf_counter()
         result = group.envs.recv()
         columns = group.columns
         if group.step is None:
-            map_obs(write_obs, obs_at(slot.obs, (t + 1, columns)), result.obs)
+            map_obs(write_obs, obs_at(rows.obs, (t + 1, columns)), result.obs)
         else:
             group.step.take(result.obs)
-        slot.reward[t, columns] = torch.from_numpy(result.reward)
-        slot.terminated[t, columns] = torch.from_numpy(result.terminated)
-        slot.truncated[t, columns] = torch.from_numpy(result.truncated)
-        slot.starts[t + 1, columns] = torch.from_numpy(group.ended)
+        rows.reward[t, columns] = result.reward
+        rows.terminated[t, columns] = result.terminated
+        rows.truncated[t, columns] = result.truncated
+        rows.starts[t + 1, columns] = group.ended
         for i in np.flatnonzero(group.ended).tolist():
             group.begin_episode(i, group.oldest + len(group.sent))
         group.episode_return += result.reward

@@ -102,8 +102,8 @@ class Inference:
         obs: Obs[Tensor],
         starts: Tensor,
         core_state: Tensor,
-        last_action: Tensor,
-        last_reward: Tensor,
+        last_action: Tensor | None,
+        last_reward: Tensor | None,
     ) -> PolicyOutput:
         """Return what the policy says to rows [R, B, ...]; see `ActorCritic.forward`."""
         columns = starts.shape[1]
@@ -114,7 +114,10 @@ class Inference:
         shares = [
             [
                 obs_at(obs, (slice(None), slice(start, stop))),
-                *(x[:, start:stop] for x in (starts, core_state, last_action, last_reward)),
+                *(
+                    None if x is None else x[:, start:stop]
+                    for x in (starts, core_state, last_action, last_reward)
+                ),
             ]
             for start, stop in itertools.pairwise(bounds)
         ]

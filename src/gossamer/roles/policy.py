@@ -133,10 +133,11 @@ class Policy(ActorCritic):
             said = _each(mask, rows) if observed or _is_batched(mask) else _listed(mask, rows)
         held = np.empty((rows, *form.leaf.shape), np.bool_)
         for i, one in enumerate(said):
-            try:
-                form.write(held, i, {form.key: one})
-            except AllForbidden as error:
-                raise ValueError(str(error)) from None
+            form.write(held, i, {form.key: one})
+        try:
+            form.refuse_all_forbidden(held)
+        except AllForbidden as error:
+            raise ValueError(str(error)) from None
         return held
 
 
