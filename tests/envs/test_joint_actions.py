@@ -179,7 +179,8 @@ def test_a_part_of_which_nothing_is_allowed_is_named() -> None:
         if step == 0:
             obs = envs.recv().obs
     with pytest.raises(
-        RunFailed, match=r"episode 0, step 2: action_mask forbids every action of legs/move$"
+        RunFailed,
+        match=r"episode 0, step 2: in its infos, action_mask forbids every action of legs/move$",
     ):
         envs.recv()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from masked_envs import LENGTH
 from rolling import Rolling
 
-from gossamer.envs.masks import AllForbidden, MaskFormat
+from gossamer.envs.masks import BadMask, MaskFormat
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
 from gossamer.envs.spaces import Misfit, draw_actions
@@ -104,7 +105,7 @@ def test_a_mask_that_forbids_everything_is_an_error_that_says_where() -> None:
         envs.send(draw_actions(envs.spec.action, 3, rng, obs["action_mask"]))
         obs = envs.recv().obs
     envs.send(draw_actions(envs.spec.action, 3, rng, obs["action_mask"]))
-    says = r"^environment 0, episode 17, step 3: action_mask forbids every action$"
+    says = r"^environment 0, episode 17, step 3: in its infos, action_mask forbids every action$"
     with pytest.raises(RunFailed, match=says):
         envs.recv()
     envs.close()
@@ -235,18 +236,22 @@ def test_forms() -> None:
     for bad in (pairs.ravel(), pairs.T, tuple(pairs)[:2]):
         with pytest.raises(Misfit, match=r"combinations of actions need \(4, 3\)"):
             joint.flat(bad)
-    batch = np.empty((2, 9), bool)
     some = [flat.astype(x) for x in (bool, np.int8, np.uint8, np.int64, np.float32)]
     for said in (*some, np.repeat(some[1], 2)[::2], parts):
-        batch[:] = False
-        form.write(batch, 1, {"action_mask": said})
-        np.testing.assert_array_equal(batch, [np.zeros(9, bool), flat.astype(bool)])
+        masks = form.masks([form.all_allowed, form.row({"action_mask": said})])
+        np.testing.assert_array_equal(masks, [np.ones(9, bool), flat.astype(bool)])
     for one in (form, joint):
         with pytest.raises(Misfit):
-            one.write(np.empty((1, *one.leaf.shape), bool), 0, {"action_mask": np.array(True)})
-    for bad in (some[1] * 2, -some[1], some[2] + 1):
-        with pytest.raises(Misfit, match="other values than 0 and 1"):
-            form.write(batch, 0, {"action_mask": bad})
+            one.row({"action_mask": np.array(True)})
+    for bad, one in itertools.product(
+        (some[1] * 2, -some[1], some[2] + 1, some[1] - 1), (form, MaskFormat("info", (9,)))
+    ):
+        rows = [one.all_allowed, one.row({"action_mask": bad})]
+        with pytest.raises(
+            BadMask, match=r"^action_mask holds other values than 0 and 1$"
+        ) as caught:
+            one.masks(rows)
+        assert caught.value.row == 1
     for bad in (flat + 1, flat[:-1], None, "abc", [[1, 2], [3]], np.full(9, np.nan)):
         with pytest.raises(Misfit):
             form.flat(bad)
@@ -269,7 +274,7 @@ def test_a_mask_in_infos_leaves_no_leaf_of_its_name() -> None:
 
 
 def test_of_what_nothing_is_allowed_is_said() -> None:
-    rows = np.ones((3, 6), bool)
+    rows = np.ones((3, 6), np.uint8)
     for form, forbidden, says in (
         (MaskFormat("info", (2, 3), True), slice(0, 6), "^action_mask forbids every action$"),
         (MaskFormat("info", (6,)), slice(0, 6), "^action_mask forbids every action$"),
@@ -279,9 +284,12 @@ def test_of_what_nothing_is_allowed_is_said() -> None:
             "^action_mask forbids every action of part 1$",
         ),
     ):
-        form.refuse_all_forbidden(rows)
+        assert form.masks([row.tobytes() for row in rows]).all()
+        form.check(rows)
         bad = rows.copy()
-        bad[1:, forbidden] = False
-        with pytest.raises(AllForbidden, match=says) as caught:
-            form.refuse_all_forbidden(bad)
-        assert caught.value.row == 1
+        bad[1:, forbidden] = 0
+        bad[2] *= 2
+        for look in (form.check, lambda x, form=form: form.masks([row.tobytes() for row in x])):
+            with pytest.raises(BadMask, match=says) as caught:
+                look(bad)
+            assert caught.value.row == 1

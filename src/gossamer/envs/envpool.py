@@ -14,7 +14,7 @@ from gossamer.envs.atari import MAX_EPISODE_STEPS, AtariProtocol, atari_protocol
 from gossamer.envs.episodes import formats_of
 from gossamer.envs.gym import refuse_of_others
 from gossamer.envs.making import UNLIMITED_STEPS
-from gossamer.envs.masks import LEGAL_MASK, MASK, AllForbidden, find_mask
+from gossamer.envs.masks import LEGAL_MASK, MASK, BadMask, find_mask
 from gossamer.envs.seeding import WithoutTasks
 from gossamer.envs.settings import FAMILIES_ONLY, flag_of, refuse_settings, suite_of
 from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, dict_of, space_at
@@ -213,8 +213,8 @@ class EnvpoolEnvs(WithoutTasks):
         rows = said.reshape(self.num_envs, -1).astype(np.bool_)
         rows[self._ended] = True
         try:
-            form.refuse_all_forbidden(rows)
-        except AllForbidden as error:
+            form.check(rows.view(np.uint8))
+        except BadMask as error:
             i = error.row
             raise RunFailed(
                 f"environment {self._first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {error}; {flag_of('mask')} "

@@ -14,7 +14,7 @@ import numpy as np
 
 from gossamer.envs.families import Family
 from gossamer.envs.making import close_env, space_of
-from gossamer.envs.masks import MASK, AllForbidden, find_mask, mask_format, unread_masks
+from gossamer.envs.masks import MASK, BadMask, find_mask, mask_format, unread_masks
 from gossamer.envs.spaces import Misfit, action_format, dict_of, obs_format
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.spec import leaves_of
@@ -127,30 +127,37 @@ class Episodes:
         self._episode = [0] * num_envs
         self._ended = [False] * num_envs
         self._quiet_steps = [0] * num_envs
-        self._steps = [0] * num_envs
+        self._steps = np.zeros(num_envs, np.int64)
+        self._batch: Any = None  # observations that are being written, [N, *shape] of each leaf
+        self._masks = [b""] * num_envs  # and their masks
 
-    def _empty(self) -> Any:
-        """Allocate observations [N, *shape] of each leaf."""
-        batch = self.obs.empty(len(self.envs))
+    def _written(self) -> Obs[NDArray[Any]]:
+        """Return the observations that were written; they are looked at together, as that is quicker."""
+        batch, self._batch = self._batch, None
+        self._refuse_not_finite(batch)
         if self.mask is None:
             return batch
-        return {**leaves_of(batch), MASK: np.empty((len(self.envs), *self.mask.leaf.shape), bool)}
+        try:
+            return {**leaves_of(batch), MASK: self.mask.masks(self._masks)}
+        except BadMask as error:
+            raise self._of_mask(error.row, str(error)) from None
 
     def begin(
         self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None
     ) -> Obs[NDArray[Any]]:
         """Begin the given episodes, replay the actions logged since, return the observations."""
-        batch = self._empty()
+        self._batch = self.obs.empty(len(self.envs))
         for i, episode in enumerate(episodes.tolist()):
             self._begins(i, "reset")
             self._episode[i] = episode
             try:
-                self._reset(batch, i)
+                self._reset(i)
                 if logs is None or not len(logs[i]):
                     continue
                 for action in self.action.decode(logs[i]):
                     self._begins(i, "step")
-                    _, terminated, truncated = self._step(batch, i, action)
+                    self._steps[i] += 1
+                    _, terminated, truncated = self._step(i, action)
                     self._ended[i] = terminated or truncated
             except Misfit as error:
                 raise self._misfit(i, error) from error
@@ -160,19 +167,18 @@ class Episodes:
             except RAISED as error:
                 raise self._failure(i) from error
         self._sign.doing = ""
-        self._refuse_not_finite(batch)
-        self._refuse_all_forbidden(batch)
-        return batch
+        return self._written()
 
     def step(self, actions: NDArray[Any]) -> StepResult:
         """Step every environment; begin the next episode in those whose last one is over."""
         num_envs = len(self.envs)
-        batch = self._empty()
+        self._batch = self.obs.empty(num_envs)
         reward = np.zeros(num_envs, np.float32)
         terminated = np.zeros(num_envs, np.bool_)
         truncated = np.zeros(num_envs, np.bool_)
         i, sign, first = 0, self._sign, self._seeds.first_env
         sign.doing = "step"
+        self._steps += 1
         try:
             for i, action in enumerate(self.action.decode(actions)):
                 sign.env = first + i
@@ -180,10 +186,10 @@ class Episodes:
                 if self._ended[i]:
                     self._episode[i] += 1
                     sign.doing = "reset"
-                    self._reset(batch, i)
+                    self._reset(i)
                     sign.doing = "step"
                 else:
-                    paid, died, cut = self._step(batch, i, action)
+                    paid, died, cut = self._step(i, action)
                     reward[i] = paid
                     if died or cut:
                         terminated[i], truncated[i], self._ended[i] = died, cut, True
@@ -195,9 +201,7 @@ class Episodes:
         except RAISED as error:
             raise self._failure(i) from error
         sign.doing = ""
-        self._refuse_not_finite(batch)
-        self._refuse_all_forbidden(batch)
-        return StepResult(batch, reward, terminated, truncated, terminated | truncated)
+        return StepResult(self._written(), reward, terminated, truncated, terminated | truncated)
 
     def _begins(self, i: int, doing: str) -> None:
         """Show what environment i is asked for, which may take long."""
@@ -218,7 +222,7 @@ class Episodes:
         except RAISED as error:
             raise self._failure(i) from error
 
-    def _reset(self, batch: Any, i: int) -> None:
+    def _reset(self, i: int) -> None:
         if set_task := self._families[i].set_task:
             number = self._tasks.number(i, self._episode[i])
             if number != self.task[i]:
@@ -227,45 +231,32 @@ class Episodes:
         obs, info = self.envs[i].reset(seed=self._seeds.seed(i, self._episode[i]))
         self._ended[i] = False
         self._quiet_steps[i] = self._steps[i] = 0
-        if (mask := self.mask) is None:
-            self.obs.write(batch, i, obs)
-        else:
-            self._write_masked(mask, batch, i, obs, info)
+        self.obs.write(self._batch, i, obs)
+        if (mask := self.mask) is not None:
+            self._masks[i] = self._mask_of(mask, i, obs, info)
 
-    def _step(self, batch: Any, i: int, action: Any) -> tuple[float, bool, bool]:
+    def _step(self, i: int, action: Any) -> tuple[float, bool, bool]:
         obs, reward, terminated, truncated, info = self.envs[i].step(action)
         if self._stuck_steps:
             self._quiet_steps[i] = 0 if reward else self._quiet_steps[i] + 1
             truncated = truncated or self._quiet_steps[i] >= self._stuck_steps
-        if (mask := self.mask) is None:
-            self.obs.write(batch, i, obs)
-        elif terminated or truncated:
-            # No action is chosen any more, so nothing need be allowed.
-            self.obs.write(batch.get("", batch), i, obs)
-            batch[MASK][i] = True
-        else:
-            self._steps[i] += 1
-            self._write_masked(mask, batch, i, obs, info)
+        self.obs.write(self._batch, i, obs)
+        if (mask := self.mask) is not None:
+            # After an end no action is chosen any more, so nothing need be allowed.
+            over = terminated or truncated
+            self._masks[i] = mask.all_allowed if over else self._mask_of(mask, i, obs, info)
         return reward, terminated, truncated
 
-    def _write_masked(self, mask: MaskFormat, batch: Any, i: int, obs: Any, info: Any) -> None:
-        self.obs.write(batch.get("", batch), i, obs)  # beside its mask a lone array has no name
+    def _mask_of(self, mask: MaskFormat, i: int, obs: Any, info: Any) -> bytes:
         try:
-            mask.write(batch[MASK], i, info if mask.in_info else obs)
+            return mask.row(info if mask.in_info else obs)
         except Misfit as error:
-            raise self._of_mask(i, f"in its {mask.place}, {error}") from None
-
-    def _refuse_all_forbidden(self, batch: Any) -> None:
-        if self.mask is None:
-            return
-        try:
-            self.mask.refuse_all_forbidden(batch[MASK])
-        except AllForbidden as error:
-            raise self._of_mask(error.row, str(error)) from None
+            raise self._of_mask(i, str(error)) from None
 
     def _of_mask(self, i: int, error: str) -> RunFailed:
+        place = "" if self.mask is None else f"in its {self.mask.place}, "
         return RunFailed(
-            f"environment {self._seeds.first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {error}"
+            f"environment {self._seeds.first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {place}{error}"
         )
 
     def _refuse_not_finite(self, batch: Obs[NDArray[Any]]) -> None:

@@ -12,7 +12,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 from gossamer.envs.episodes import Episodes, formats_of
 from gossamer.envs.families import Family, layers_of, registered_spec
 from gossamer.envs.making import make_gym_env, time_limit
-from gossamer.envs.masks import MASK, AllForbidden
+from gossamer.envs.masks import MASK, BadMask
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, draw_actions
 from gossamer.envs.symbols import tiles_in_numbers
@@ -256,13 +256,10 @@ def _call(env_id: str, name: str, method: Callable[[], Any]) -> Any:
 
 def _allowed(env_id: str, mask: MaskFormat, held: Any) -> NDArray[np.bool_]:
     """Return the mask [1, M] that an observation or info holds."""
-    row = np.empty((1, *mask.leaf.shape), np.bool_)
     try:
-        mask.write(row, 0, held)
-        mask.refuse_all_forbidden(row)
-    except (Misfit, AllForbidden) as error:
+        return mask.masks([mask.row(held)])
+    except (Misfit, BadMask) as error:
         raise ConfigError(f"{env_id}: reset(seed=1): in its {mask.place}, {error}") from error
-    return row
 
 
 def _check_obs(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, cast
@@ -59,9 +60,8 @@ def write_obs(row: NDArray[Any], obs: NDArray[Any]) -> None:
 
 
 class Rows(NamedTuple):
-    """What is written step by step into a slot, as arrays: a tensor's index takes ten times as long."""
+    """What the host writes step by step into a group's columns of a slot, as arrays, whose indices take a tenth of the time."""
 
-    obs: Obs[NDArray[Any]]
     reward: NDArray[np.float32]
     terminated: NDArray[np.bool_]
     truncated: NDArray[np.bool_]
@@ -69,10 +69,47 @@ class Rows(NamedTuple):
     starts: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, slot: Trajectory) -> Rows:
+    def of(cls, slot: Trajectory, columns: slice) -> Rows:
         """Return views of a slot in host memory."""
-        numbers = {name: getattr(slot, name).numpy() for name in cls._fields if name != "obs"}
-        return cls(obs=map_obs(Tensor.numpy, slot.obs), **numbers)
+        return cls(**{name: getattr(slot, name)[:, columns].numpy() for name in cls._fields})
+
+
+class ActedRows(NamedTuple):
+    """A group's columns of a slot row by row, where a policy acts in host memory: views made once a trajectory."""
+
+    obs: Sequence[Obs[Tensor]]
+    """[1, n, *shape] of each leaf, as a policy reads them."""
+    written: tuple[tuple[str, NDArray[Any]], ...]
+    """Leaves [T + 1, n, *shape] by name, as the host writes them."""
+    starts: Sequence[Tensor]
+    """[1, n]"""
+    action: Sequence[Tensor]
+    """[n, *action_shape]"""
+    behavior: Sequence[Tensor]
+    """[n, P]"""
+    value: Sequence[Tensor]
+    """[n]"""
+
+    @classmethod
+    def of(cls, slot: Trajectory, columns: slice) -> ActedRows:
+        """Return views of a slot in host memory."""
+        leaves = {name: x[:, columns] for name, x in leaves_of(slot.obs).items()}
+        each = [x.split(1) for x in leaves.values()]
+        bare = not isinstance(slot.obs, Mapping)
+        return cls(
+            each[0]
+            if bare
+            else [dict(zip(leaves, xs, strict=True)) for xs in zip(*each, strict=True)],
+            tuple((name, x.numpy()) for name, x in leaves.items()),
+            slot.starts[:, columns].split(1),
+            *(getattr(slot, name)[:, columns].unbind() for name in ("action", "behavior", "value")),
+        )
+
+    def write_obs(self, t: int, obs: Obs[NDArray[Any]]) -> None:
+        """Copy observations [n, *shape] of each leaf into row t."""
+        leaves = leaves_of(obs)
+        for name, rows in self.written:
+            write_obs(rows[t], leaves[name])
 
 
 WRITTEN_BY_HOST = (
@@ -281,16 +318,23 @@ class Actor:
 
     def _collect_in_step(self, slot: Trajectory) -> None:
         """Take every step in all environments of a group at once."""
-        rows = Rows.of(slot)
+        each = [
+            (
+                group,
+                Rows.of(slot, group.columns),
+                None if group.step is not None else ActedRows.of(slot, group.columns),
+            )
+            for group in self._groups
+        ]
         for t in range(self._unroll_length):
             if self._stop is not None and self._stop.stopped:
                 self._leave(in_flight=t > 0)
-            for group in self._groups:
+            for group, rows, acted in each:
                 if t > 0:
-                    self._receive(group, slot, rows, t - 1)
-                self._act(group, slot, rows, t)
-        for group in self._groups:
-            self._receive(group, slot, rows, self._unroll_length - 1)
+                    self._receive(group, slot, rows, acted, t - 1)
+                self._act(group, slot, rows, acted, t)
+        for group, rows, acted in each:
+            self._receive(group, slot, rows, acted, self._unroll_length - 1)
 
     def _hand_over(self, written: Trajectory, slot: Trajectory) -> None:
         """Copy a trajectory to its slot on the GPU: what the host has written, and what has stayed there; wait for it."""
@@ -309,52 +353,52 @@ class Actor:
             group.envs.recv()  # simulators are closed only when they are through
         raise Stopped
 
-    def _act(self, group: Group, slot: Trajectory, rows: Rows, t: int) -> None:
+    def _act(
+        self, group: Group, slot: Trajectory, rows: Rows, acted: ActedRows | None, t: int
+    ) -> None:
         began = time.perf_counter()
-        columns = group.columns
-        if group.step is not None:
-            last_reward = slot.reward[t - 1, columns] if t else slot.last_reward[columns]
-            slot.action[t, columns] = group.step(last_reward, slot.starts[t, columns])
+        if acted is not None:
+            self._infer_and_sample(group, slot, acted, t)
+            chosen = acted.action[t]
         else:
-            self._infer_and_sample(group, slot, t)
-        action = self.policy.env_action(slot.action[t, columns]).numpy().copy()
+            assert group.step is not None
+            columns = group.columns
+            last_reward = slot.reward[t - 1, columns] if t else slot.last_reward[columns]
+            chosen = group.step(last_reward, slot.starts[t, columns])
+            slot.action[t, columns] = chosen
+        action = self.policy.env_action(chosen).numpy().copy()
         group.log(action)
         self.seconds["inference"] += time.perf_counter() - began
         group.envs.send(action)
-        np.logical_not(group.ended, out=rows.valid[t, columns])
+        np.logical_not(group.ended, out=rows.valid[t])
 
-    def _infer_and_sample(self, group: Group, slot: Trajectory, t: int) -> None:
-        columns, row = group.columns, slice(t, t + 1)
+    def _infer_and_sample(self, group: Group, slot: Trajectory, acted: ActedRows, t: int) -> None:
         last_action = last_reward = None
         if self.policy.looks_back:
-            before = slice(t - 1, t)
+            columns, before = group.columns, slice(t - 1, t)
             last_action = slot.action[before, columns] if t else slot.last_action[None, columns]
             last_reward = slot.reward[before, columns] if t else slot.last_reward[None, columns]
-        out = self._infer(
-            obs_at(slot.obs, (row, columns)),
-            slot.starts[row, columns],
-            group.core_state,
-            last_action,
-            last_reward,
-        )
+        out = self._infer(acted.obs[t], acted.starts[t], group.core_state, last_action, last_reward)
         params = out.action_params[0]
-        slot.action[t, columns] = self.policy.sample(params, group.generator, group.noise)
+        acted.action[t].copy_(self.policy.sample(params, group.generator, group.noise))
         group.core_state = out.core_state
-        slot.behavior[t, columns] = params
-        slot.value[t, columns] = out.value[0]
+        acted.behavior[t].copy_(params)
+        acted.value[t].copy_(out.value[0])
 
-    def _receive(self, group: Group, slot: Trajectory, rows: Rows, t: int) -> None:
+    def _receive(
+        self, group: Group, slot: Trajectory, rows: Rows, acted: ActedRows | None, t: int
+    ) -> None:
         began = time.perf_counter()
         result = group.envs.recv()
-        columns = group.columns
-        if group.step is None:
-            map_obs(write_obs, obs_at(rows.obs, (t + 1, columns)), result.obs)
+        if acted is not None:
+            acted.write_obs(t + 1, result.obs)
         else:
+            assert group.step is not None
             group.step.take(result.obs)
-        rows.reward[t, columns] = result.reward
-        rows.terminated[t, columns] = result.terminated
-        rows.truncated[t, columns] = result.truncated
-        rows.starts[t + 1, columns] = group.ended
+        rows.reward[t] = result.reward
+        rows.terminated[t] = result.terminated
+        rows.truncated[t] = result.truncated
+        rows.starts[t + 1] = group.ended
         for i in np.flatnonzero(group.ended).tolist():
             group.begin_episode(i, group.oldest + len(group.sent))
         group.episode_return += result.reward

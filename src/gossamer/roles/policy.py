@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
-from gossamer.envs.masks import MASK, AllForbidden
+from gossamer.envs.masks import MASK, BadMask
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.roles.inference import Carried, nothing_carried, take_step
 from gossamer.spec import leaves_of, map_obs
@@ -131,14 +131,10 @@ class Policy(ActorCritic):
             said = [mask]
         else:
             said = _each(mask, rows) if observed or _is_batched(mask) else _listed(mask, rows)
-        held = np.empty((rows, *form.leaf.shape), np.bool_)
-        for i, one in enumerate(said):
-            form.write(held, i, {form.key: one})
         try:
-            form.refuse_all_forbidden(held)
-        except AllForbidden as error:
+            return form.masks([form.row({form.key: one}) for one in said])
+        except BadMask as error:
             raise ValueError(str(error)) from None
-        return held
 
 
 def _refuse_not_finite(batch: Obs[NDArray[Any]]) -> None:
