@@ -3,8 +3,9 @@
     python benchmarks/alternate.py --first-src ../before/src --seconds 120 -- CartPole-v1
     python benchmarks/alternate.py --first='--env.mask off' --second='--env.mask info' -- Taxi-v4
 
-Each run is stopped by a signal (SIGSTOP, all of its processes) while the other has the machine, for a few seconds at a time. The
-ratio is the second's. Intervals of 90 % are of the mean of the rounds' ratios, and tell nothing of other machines.
+Each run is stopped by a signal (SIGSTOP, all of its processes) while the other has the machine, for a few seconds at a time. Both
+are started several times, since one and the same command is a few percent faster in one process than in another for as long as
+it lives. The ratio is the second's. Intervals of 90 % are of the mean of the pairs' ratios, and tell nothing of other machines.
 """
 
 from __future__ import annotations
@@ -23,10 +24,16 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 SRC = Path(__file__).parents[1] / "src"
+T_90 = (math.nan, 6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83)
+"""Student's t, by degrees of freedom, between whose negative and itself 90 % lie."""
 
 
 @dataclass
@@ -111,42 +118,49 @@ class Alternate:
                     one.send_signal(number)
 
 
-def ratio_of(first: Alternate, second: Alternate, *, seconds: float, turn: float) -> float:
-    """Let two runs go on in turns and print how the second compares.
+def ratio_of(
+    make: Callable[[Path], tuple[Alternate, Alternate]], *, pairs: int, seconds: float, turn: float
+) -> None:
+    """Let two runs go on in turns, several times anew, and print how the second compares.
 
     Args:
-        first: a run.
-        second: a run.
+        make: makes both, in an empty folder.
+        pairs: how often both are started; each is the first to start in half of them.
         seconds: how long each goes on in all.
         turn: how long one goes on at a time.
     """
-    both = (first, second)
+    ratios: list[float] = []
+    for pair in range(pairs):
+        with tempfile.TemporaryDirectory() as folder:
+            speeds = _speeds(make(Path(folder)), pair % 2, seconds / pairs, turn)
+        ratios.append(speeds[1] / speeds[0])
+        told = f"first {speeds[0]:,.0f}, second {speeds[1]:,.0f} steps/s: {ratios[-1]:.3f}"
+        print(told, flush=True)
+    told = f"mean of {pairs} pairs: {statistics.mean(ratios):.3f}"
+    if pairs > 1:
+        t = T_90[min(pairs, len(T_90)) - 1]
+        told += f" +- {t * statistics.stdev(ratios) / pairs**0.5:.3f}"
+    print(told, flush=True)
+
+
+def _speeds(
+    both: tuple[Alternate, Alternate], begins: int, seconds: float, turn: float
+) -> tuple[float, float]:
+    """Return the steps/s of two runs, of which one starts before the other."""
+    steps, took = [0, 0], [0.0, 0.0]
     try:
-        for run in both:
-            run.start()
-            run.go_on(5.0)  # imports, caches, the first updates
-        steps, took = [0, 0], [0.0, 0.0]
-        ratios: list[float] = []
+        for which in (begins, 1 - begins):
+            both[which].start()
+            both[which].go_on(5.0)  # imports, caches, the first updates
         for number in range(max(2, math.ceil(seconds / turn))):
-            speed = [0.0, 0.0]
             for which in (0, 1) if number % 2 else (1, 0):
                 done, lasted = both[which].go_on(turn)
                 steps[which] += done
                 took[which] += lasted
-                speed[which] = done / lasted
-            ratios.append(speed[1] / speed[0])
     finally:
         for run in both:
             run.end()
-    speeds = [x / y for x, y in zip(steps, took, strict=True)]
-    half = 1.65 * statistics.stdev(ratios) / len(ratios) ** 0.5
-    whole = speeds[1] / speeds[0]
-    print(
-        f"first {speeds[0]:,.0f}, second {speeds[1]:,.0f} steps/s: {whole:.3f} (mean of {len(ratios)} rounds "
-        f"{statistics.mean(ratios):.3f} +- {half:.3f})",
-        flush=True,
-    )
-    return whole
+    return steps[0] / took[0], steps[1] / took[1]
 
 
 def main() -> None:
@@ -160,22 +174,31 @@ def main() -> None:
     parser.add_argument("--second-python", default=sys.executable)
     parser.add_argument("--first", default="", help="words of the first run's command alone")
     parser.add_argument("--second", default="")
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each run")
+    parser.add_argument("--pairs", type=int, default=4, help="times that both are started")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each run, in all pairs")
     parser.add_argument("--turn", type=float, default=4.0, help="seconds at a time")
     parser.add_argument("words", nargs="+", help="words of both commands, after --")
     asked = parser.parse_args()
     endless = ["--total-env-steps", "10_000_000_000", "--evaluation.every-seconds", "0"]
-    with tempfile.TemporaryDirectory() as folder:
-        first, second = (
+
+    def make(folder: Path) -> tuple[Alternate, Alternate]:
+        words = [*asked.words, *endless]
+        return (
             Alternate(
-                [*asked.words, *endless, *shlex.split(words)], Path(folder) / name, src, python
-            )
-            for name, words, src, python in (
-                ("first", asked.first, asked.first_src.resolve(), asked.first_python),
-                ("second", asked.second, asked.second_src.resolve(), asked.second_python),
-            )
+                [*words, *shlex.split(asked.first)],
+                folder / "first",
+                asked.first_src.resolve(),
+                asked.first_python,
+            ),
+            Alternate(
+                [*words, *shlex.split(asked.second)],
+                folder / "second",
+                asked.second_src.resolve(),
+                asked.second_python,
+            ),
         )
-        ratio_of(first, second, seconds=asked.seconds, turn=asked.turn)
+
+    ratio_of(make, pairs=asked.pairs, seconds=asked.seconds, turn=asked.turn)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +60,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, default=120.0, help="of each run")
+    parser.add_argument("--pairs", type=int, default=4, help="times that both are started")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of each run, in all pairs")
     parser.add_argument("--turn", type=float, default=4.0, help="seconds at a time")
     parser.add_argument("--logits", type=int, default=32)
     parser.add_argument("words", nargs="*", help="further settings of both runs, after --")
@@ -73,12 +73,14 @@ def main() -> None:
     )
     words = ["masked_speed:make", *asked.words, "--total-env-steps", "10_000_000_000"]
     words += ["--evaluation.every-seconds", "0", "--env.mask"]
-    with tempfile.TemporaryDirectory() as folder:
+
+    def make(folder: Path) -> tuple[Alternate, Alternate]:
         off, info = (
-            Alternate([*words, mask], Path(folder) / mask, SRC, sys.executable)
-            for mask in ("off", "info")
+            Alternate([*words, x], folder / x, SRC, sys.executable) for x in ("off", "info")
         )
-        ratio_of(off, info, seconds=asked.seconds, turn=asked.turn)
+        return off, info
+
+    ratio_of(make, pairs=asked.pairs, seconds=asked.seconds, turn=asked.turn)
 
 
 if __name__ == "__main__":

@@ -208,3 +208,42 @@ def test_a_machine_is_known_by_its_cores(on: Any) -> None:
     facts = machine_facts()
     assert path_of(facts) != path_of({**facts, "cores": facts["cores"] + 1})
     assert tuned_settings(PONG, "ppo") == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({"algorithm": "vtrace"}, 1),
+        ({"algorithm": "impact"}, 1),
+        ({"algorithm": "ppo"}, 0),
+        ({"algorithm": "ppo", "lag": "1"}, 1),
+        ({"algorithm": "vtrace", "lag": "0"}, 0),
+        ({"algorithm": "vtrace", "actors_per_learner": 0}, 0),
+        ({"algorithm": "vtrace", "placement": "inline"}, 0),
+        ({"algorithm": "vtrace", "num_learners": 2}, 0),
+        ({"algorithm": "vtrace", "env.workers": 2}, 0),
+        ({"algorithm": "vtrace", "device": "cuda"}, 0),
+        ({"algorithm": "vtrace", "total_env_steps": 100_000}, 0),
+        ({"algorithm": "vtrace", "env_id": PONG}, 0),
+        ({"algorithm": "vtrace", "env_id": "envpool:Ant-v5"}, 0),
+    ],
+)
+def test_a_simulator_in_python_has_its_own_process(
+    on: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], count: int
+) -> None:
+    monkeypatch.setattr(layers_module, "main_is_ours", lambda: True)
+    given = {"env_id": "CartPole-v1", **settings}
+    config, origin = resolve(given=given)
+    assert config.actors_per_learner == count
+    if count:
+        why = "default, 1 for 2 cores and an environment in Python"
+        assert origin["actors_per_learner"] == why
+        assert to_dict(resolve(resumed=to_dict(config))[0]) == to_dict(config)
+        on(1)
+        assert resolve(given=given)[0].actors_per_learner == 0
+        on(2, "H100")
+        assert resolve(given=given)[0].actors_per_learner == 0
+        on(2)
+        assert resolve(given=given, machine="")[0].actors_per_learner == 0
+        monkeypatch.setattr(layers_module, "main_is_ours", lambda: False)
+        assert resolve(given=given)[0].actors_per_learner == 0

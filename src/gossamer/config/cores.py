@@ -10,6 +10,8 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gossamer.envs.settings import suite_of
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -124,3 +126,24 @@ def learners_for(config: TrainConfig, cores: int, *, gpu: bool) -> tuple[int, st
         return 1, f"1 for fewer than {LEAST_ENV_STEPS:,} env steps"
     count = row_for(cores).learners
     return count, f"{count} for {cores} core{'s' * (cores != 1)}"
+
+
+def why_acts_apart(config: TrainConfig, cores: int, *, gpu: bool) -> str:
+    """Return why each learner's environments are stepped in a process of their own where nobody says; empty: they are not.
+
+    Simulators in Python and a small network both need the interpreter, for which two threads of one process wait half of the
+    time (docs/results/speed.md). What is learned is the same.
+
+    Args:
+        config: its settings.
+        cores: of the machine.
+        gpu: whether it has a GPU.
+    """
+    in_python = suite_of(config.env_id) != "atari" and not config.env_id.startswith("envpool:")
+    overlaps = config.lag != "0" and (config.lag != "auto" or config.algorithm.corrects)
+    alone = config.device == "cuda" or (gpu and config.device == "auto") or config.env.workers
+    if not in_python or not overlaps or alone or config.placement != "local":
+        return ""
+    if cores < 2 * config.num_learners or config.total_env_steps < LEAST_ENV_STEPS:
+        return ""
+    return f"1 for {cores} cores and an environment in Python"
