@@ -8,7 +8,8 @@ import torch
 from core_fakes import CONTINUOUS, DISCRETE, CountingEnvs, episode_length, small_policy, spec_of
 
 from gossamer.errors import RunFailed
-from gossamer.roles.actor import Actor, write_obs
+from gossamer.roles.actor import Actor
+from gossamer.roles.slot_rows import write_obs
 from gossamer.types import STORED, Trajectory, empty_trajectory
 
 
