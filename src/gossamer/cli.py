@@ -255,7 +255,8 @@ def _train(words: list[str]) -> int | None:
             refuse_unknown(config.env_id)
         print(show_config(config, layers))
         return None
-    if asked.seeds is None and config.num_learners > 1 and config.placement == "local":
+    has_processes = config.num_learners > 1 or config.actors_per_learner > 0
+    if asked.seeds is None and has_processes and config.placement == "local":
         from gossamer.run.placements.fork_server import fork_server
 
         fork_server()  # imports while we do

@@ -152,6 +152,28 @@ def test_train_hands_over_config_layers_and_what_was_set(monkeypatch: pytest.Mon
     assert rest["resume"] is None
 
 
+@pytest.mark.parametrize(
+    ("words", "imports_ahead"),
+    [
+        ("--actors-per-learner 1", True),
+        ("topology:allreduce --num-learners 2", True),
+        ("--actors-per-learner 1 --placement inline", False),
+        ("--actors-per-learner 0", False),
+    ],
+)
+def test_the_fork_server_imports_while_the_command_does(
+    words: str, imports_ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It costs a second where it begins with the command, and three where the first process is asked for."""
+    launch = stand_in(monkeypatch)
+    began: list[int] = []
+    monkeypatch.setattr(
+        "gossamer.run.placements.fork_server.fork_server", lambda: began.append(len(launch.calls))
+    )
+    assert cli.main(["train", "CartPole-v1", *words.split()]) == 0
+    assert began == [0] * imports_ahead, "before anything that imports torch"
+
+
 def test_resume_starts_from_the_saved_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
