@@ -103,3 +103,20 @@ def test_wandb_continues_the_same_run(tmp_path: Path, monkeypatch: pytest.Monkey
     assert fake.settings[0]["id"] == fake.settings[1]["id"]
     assert fake.settings[0]["resume"] == "allow"
     assert json.loads((tmp_path / "wandb.json").read_text())["id"] == fake.settings[0]["id"]
+
+
+def test_wandb_takes_the_project_of_its_own_variable_and_stays_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    for folder, project in (("a", ""), ("b", "robots"), ("b", "")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        monkeypatch.setenv("WANDB_PROJECT", project)
+        WandbLog(tmp_path / folder, {}).close()
+    assert [x["project"] for x in fake.settings] == ["gossamer", "robots", "robots"]
+    (tmp_path / "a" / "wandb.json").write_text('{"id": "abc"}')  # of an earlier version
+    monkeypatch.setenv("WANDB_PROJECT", "robots")
+    WandbLog(tmp_path / "a", {}).close()
+    assert (fake.settings[-1]["id"], fake.settings[-1]["project"]) == ("abc", "gossamer")

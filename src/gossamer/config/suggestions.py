@@ -243,7 +243,7 @@ EXPLAINED = {
     ),
     ("save_model", "save_best"): "the newest checkpoints and the best policy are always saved",
     ("save_milestones_sec",): "{keep_checkpoints} 0 keeps every checkpoint",
-    ("wandb_project", "wandb_project_name"): "{wandb} logs to the project gossamer",
+    ("wandb_project", "wandb_project_name"): "{wandb} logs to the project that WANDB_PROJECT names, or gossamer",
     ("wandb_user", "wandb_entity", "wandb_tags", "wandb_group"): (
         "{wandb} sends a run to Weights & Biases, which reads WANDB_ENTITY, WANDB_TAGS and WANDB_RUN_GROUP"
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import re
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -17,28 +18,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+PROJECT = "gossamer"
+"""Project of runs for which nobody names one."""
+
 
 class WandbLog:
     """Sends rows of metrics to one W&B run, the same one after a resume."""
 
-    def __init__(
-        self, folder: Path, config: Mapping[str, Any], *, project: str = "gossamer"
-    ) -> None:
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         """Begin or continue the W&B run; ConfigError if the package is missing.
 
         Args:
-            folder: The run folder; `wandb.json` in it remembers the W&B run's id.
+            folder: The run folder; `wandb.json` in it remembers the W&B run's id and its project.
             config: The settings, shown beside the run.
-            project: W&B project.
         """
         try:
             wandb: Any = importlib.import_module("wandb")
         except ImportError:
             raise MissingExtra("--wandb needs the package wandb", "wandb") from None
+        run_id, project = _id_and_project(folder / "wandb.json")
         self._run: Any = wandb.init(
             project=project,
             name=folder.name,
-            id=_run_id(folder / "wandb.json"),
+            id=run_id,
             resume="allow",
             dir=str(folder),
             config=plain(config),
@@ -54,11 +56,14 @@ class WandbLog:
         self._run.finish()
 
 
-def _run_id(path: Path) -> str:
+def _id_and_project(path: Path) -> tuple[str, str]:
+    """Return what a run folder remembers; for a new run, an id that is remembered, and the project of W&B's own variable."""
     try:
-        return re.fullmatch(r"[\w-]{1,64}", parse_json(read_plain(path))["id"])[0]  # type: ignore[index]
-    except (OSError, ValueError, KeyError, TypeError):
-        made = uuid.uuid4().hex[:12]
-        data = json.dumps({"id": made}).encode()
+        held = parse_json(read_plain(path))
+        run_id: str = re.fullmatch(r"[\w-]{1,64}", held["id"])[0]  # type: ignore[index]
+        project: str = re.fullmatch(r"[^/\\#?%:]{1,128}", held.get("project", PROJECT))[0]  # type: ignore[index]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        run_id, project = uuid.uuid4().hex[:12], os.environ.get("WANDB_PROJECT") or PROJECT
+        data = json.dumps({"id": run_id, "project": project}).encode()
         write_whole(path, lambda file: file.write(data))
-        return made
+    return run_id, project
