@@ -121,7 +121,7 @@ def test_another_name_leads_to_ours(theirs: str, ours: str) -> None:
         ("shuffle_minibatches", "--algorithm.deal rows"),
         ("num_gpus_per_learner", "--cluster.gpus-per-learner"),
         ("explore", "--evaluation.greedy"),
-        ("callback", "there are no callbacks"),
+        ("callback", "on_row"),
         ("anneal_lr", "--optimizer.schedule linear"),
         ("no_anneal_lr", "--optimizer.schedule constant"),
         ("target_kl", "--algorithm.max-kl-nats"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from programs import Program
 from waiting import PATIENCE_SECONDS, wait_for
 
 import gossamer
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.system.signals import REPEAT_SECONDS
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -57,6 +58,55 @@ class Forked(Program):
     def communicate(self, timeout: float = PATIENCE_SECONDS) -> tuple[str, str]:
         self.wait(timeout)
         return self._out.read_text(), self._err.read_text()
+
+
+def test_a_programs_function_is_told_rows_and_stops_the_run(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+
+    def on_row(row: dict[str, Any]) -> bool:
+        rows.append(row)
+        return len(rows) == 2
+
+    folder = tmp_path / "run"
+    given = {**SHORT, "total_env_steps": 10**9, "run_folder": str(folder)}
+    result = gossamer.train("CartPole-v1", quiet=True, on_row=on_row, **given)
+    assert result.summary["exit"] == {"kind": "stopped", "cause": "on_row"}
+    written = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert rows == written, "nothing more and nothing else, the last row included"
+    assert result.summary["updates"] == rows[-1]["updates"]
+    assert list((folder / "checkpoints").iterdir())
+
+    del rows[:]
+    end = result.summary["env_steps"] + 64
+    again = gossamer.train(resume=result, total_env_steps=end, quiet=True, on_row=rows.append)
+    assert again.summary["exit"]["kind"] == "done"
+    assert rows[-1]["env_steps"] >= end, "what returns nothing stops nothing"
+
+
+def test_several_learners_tell_one_row_of_the_run(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = []
+    given = {**SHORT, "num_learners": 2, "topology": "gossip", "run_folder": str(tmp_path / "run")}
+    # A number, such as one of characters written, asks for nothing.
+    result = gossamer.train(
+        "CartPole-v1",
+        quiet=True,
+        total_env_steps=640,
+        on_row=lambda x: rows.append(x) or 7,
+        **given,
+    )
+    assert result.summary["exit"]["kind"] == "done"
+    assert rows[-1]["env_steps"] == result.summary["env_steps"]
+    assert {row["learner"] for row in rows} == {0}
+    assert "learner/return_of_1" in rows[-1]
+
+
+def test_an_error_in_a_programs_function_ends_the_run(tmp_path: Path) -> None:
+    def on_row(row: dict[str, Any]) -> None:
+        raise ValueError(f"no {len(row) > 0}")
+
+    given = {**SHORT, "total_env_steps": 10**9, "run_folder": str(tmp_path / "run")}
+    with pytest.raises(RunFailed, match="no True"):
+        gossamer.train("CartPole-v1", quiet=True, on_row=on_row, **given)
 
 
 def test_settings_are_given_as_people_do(tmp_path: Path) -> None:

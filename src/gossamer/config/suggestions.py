@@ -236,14 +236,18 @@ EXPLAINED = {
     ),
     ("explore",): "training always samples; {evaluation.greedy} true does not in evaluations",
     ("callback", "callbacks"): (
-        "there are no callbacks; {stop_at_return}, {checkpoint_every_seconds} and {evaluation.every_seconds} do what they are mostly for"
+        "gossamer.train takes on_row, a function that is told metrics and may stop the run; {stop_at_return}, "
+        "{checkpoint_every_seconds} and {evaluation.every_seconds} do what callbacks are mostly for"
     ),
     ("save_freq", "checkpoint_freq", "checkpoint_frequency", "save_interval"): (
         "{checkpoint_every_seconds} is the time between checkpoints"
     ),
     ("save_model", "save_best"): "the newest checkpoints and the best policy are always saved",
     ("save_milestones_sec",): "{keep_checkpoints} 0 keeps every checkpoint",
-    ("wandb_project", "wandb_project_name"): "{wandb} logs to the project that WANDB_PROJECT names, or gossamer",
+    (
+        "wandb_project",
+        "wandb_project_name",
+    ): "{wandb} logs to the project that WANDB_PROJECT names, or gossamer",
     ("wandb_user", "wandb_entity", "wandb_tags", "wandb_group"): (
         "{wandb} sends a run to Weights & Biases, which reads WANDB_ENTITY, WANDB_TAGS and WANDB_RUN_GROUP"
     ),

@@ -15,7 +15,7 @@ import psutil
 
 from gossamer.machine import MissingExtra
 from gossamer.record.checkpoint import CANDIDATE
-from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
+from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog, plain
 from gossamer.record.progress import Progress
 from gossamer.run.checkpoint_contents import RecorderState
 from gossamer.system.reading import without_controls
@@ -132,7 +132,15 @@ class Window:
 class Recorder:
     """Collects what roles report and writes it; safe to call from their threads."""
 
-    def __init__(self, config: TrainConfig, folder: RunFolder, *, began: float, title: str | None):
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        *,
+        began: float,
+        title: str | None,
+        on_row: Callable[[dict[str, Any]], object] | None = None,
+    ):
         # A clock of its own from here on: that of the day may be set.
         self._ticks_before = time.time() - began - time.monotonic()
         self.seconds_before = 0.0
@@ -140,7 +148,7 @@ class Recorder:
         self.candidate: Score | None = None
         self.last_evaluation: dict[str, float] = {}
         self._config, self._folder = config, folder
-        self._title = title
+        self._title, self._on_row = title, on_row
         self._progress: Progress | None = None
         self._window = Window(config.num_learners)
         self._lock = threading.Lock()
@@ -351,6 +359,8 @@ class Recorder:
                     self._progress.update(row)
                 for writer in self._others:
                     writer.write(row, env_steps)
+                if self._on_row is not None:
+                    self._on_row(plain(row))
             self._metrics.write(row)
 
     def _of_run(

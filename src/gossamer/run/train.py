@@ -6,11 +6,13 @@ import contextlib
 import os
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from gossamer.build.evaluation_tasks import tasks_in_words
 from gossamer.config import (
@@ -53,7 +55,7 @@ from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import torch
@@ -61,6 +63,10 @@ if TYPE_CHECKING:
     from gossamer.run.checkpoint_contents import InitialState, RunState
     from gossamer.run.host_protocol import LoadInitialState, Placement
     from gossamer.run.prepare import Prepared
+
+
+OnRow = Callable[[dict[str, Any]], object]
+"""A caller's function of a row of metrics; True stops the run."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ def train(
     trust: bool = False,
     torso: torch.nn.Module | None = None,
     quiet: bool = False,
+    on_row: OnRow | None = None,
     **settings: Any,
 ) -> TrainResult:
     """Train a policy, or continue a run, until a limit is reached: `train("CartPole-v1", total_env_steps=20_000)`.
@@ -103,6 +110,8 @@ def train(
         torso: feature layers of your own: a module that maps floats [N, *obs_shape] to [N, F] and has an attribute
             `feature_size`.
         quiet: print no progress.
+        on_row: a function of yours that is called with a dict of the run's metrics as in metrics.jsonl, at most once a
+            second; if it returns True, the run saves and stops.
         settings: settings by field name, nested or dotted, such as `algorithm="ppo"` or
             `optimizer={"learning_rate": 1e-3}`; not allowed if `task` is a config.
 
@@ -134,7 +143,7 @@ def train(
     beginning = Beginning(time.time(), told=not quiet)
     try:
         result, stopped_by = _train_watched(
-            config, beginning, resume=resume, torso=torso, quiet=quiet
+            config, beginning, resume=resume, torso=torso, quiet=quiet, on_row=on_row
         )
     except ConfigError as error:
         # The mistake is the caller's: where in here it was noticed tells nothing.
@@ -182,6 +191,7 @@ def _train_watched(
     config_given: set[str] | frozenset[str] = frozenset(),
     torso: torch.nn.Module | None = None,
     quiet: bool = False,
+    on_row: OnRow | None = None,
 ) -> tuple[TrainResult, int]:
     """Train within its limits of time; return the signal that stopped it too, 0 if none did."""
     config = with_ratio(config)
@@ -208,6 +218,7 @@ def _train_watched(
                 config_given,
                 torso,
                 quiet,
+                on_row,
             )
         except Overdue as overdue:
             at = at_work()
@@ -232,6 +243,7 @@ def _train(
     config_given: set[str] | frozenset[str],
     torso: torch.nn.Module | None,
     quiet: bool,
+    on_row: OnRow | None,
 ) -> TrainResult:
     keep_freed_memory()
     folder = RunFolder.open(resume) if resume is not None else None
@@ -244,7 +256,7 @@ def _train(
             return TrainResult(prepared.folder, prepared.summary)
         for line in prepared.replays if not quiet else ():
             print(line, flush=True)  # before any is made
-        session = _Session(prepared, watch, beginning, began=began, quiet=quiet)
+        session = _Session(prepared, watch, beginning, began=began, quiet=quiet, on_row=on_row)
         return session.run(layers, argv, torso)
     finally:
         if folder is not None:
@@ -272,11 +284,12 @@ class _Session:
         *,
         began: float,
         quiet: bool,
+        on_row: OnRow | None,
     ):
         self.prepared, self.watch, self.beginning = prepared, watch, beginning
         self.config, self.spec, self.plan = prepared.config, prepared.spec, prepared.plan
         self.folder, self.state = prepared.folder, prepared.state
-        self.began, self.quiet = began, quiet
+        self.began, self.quiet, self.on_row = began, quiet, on_row
         self.unmarked = ""
         self.lost_env_steps = 0  # that came after the checkpoint
         self.run_folder = self.folder  # or that of a new run, once it is made
@@ -397,8 +410,16 @@ class _Session:
         if config.num_learners > 1:
             title += f"  {config.num_learners} learners, {config.topology.name}"
         title = None if self.quiet else title
-        self.recorder = Recorder(config, folder, began=self.began, title=title)
+        on_row = None if self.on_row is None else self._tell_row
+        self.recorder = Recorder(config, folder, began=self.began, title=title, on_row=on_row)
         return folder
+
+    def _tell_row(self, row: dict[str, Any]) -> None:
+        """Tell the caller's function a row of metrics; it may ask the run to stop."""
+        assert self.on_row is not None
+        said = self.on_row(row)
+        if isinstance(said, (bool, np.bool_)) and said:  # no number of characters written
+            self.watch.request("on_row")
 
     def _write_beginning(
         self,
