@@ -118,7 +118,7 @@ class Alternate:
                     one.send_signal(number)
 
 
-def ratio_of(
+def print_ratio(
     make: Callable[[Path], tuple[Alternate, Alternate]], *, pairs: int, seconds: float, turn: float
 ) -> None:
     """Let two runs go on in turns, several times anew, and print how the second compares.
@@ -174,7 +174,10 @@ def main() -> None:
     parser.add_argument("--second-python", default=sys.executable)
     parser.add_argument("--first", default="", help="words of the first run's command alone")
     parser.add_argument("--second", default="")
-    parser.add_argument("--pairs", type=int, default=4, help="times that both are started")
+    told = "times that both are started"
+    parser.add_argument(
+        "--pairs", type=int, default=4, choices=range(1, 1000), metavar="N", help=told
+    )
     parser.add_argument("--seconds", type=float, default=120.0, help="of each run, in all pairs")
     parser.add_argument("--turn", type=float, default=4.0, help="seconds at a time")
     parser.add_argument("words", nargs="+", help="words of both commands, after --")
@@ -198,7 +201,7 @@ def main() -> None:
             ),
         )
 
-    ratio_of(make, pairs=asked.pairs, seconds=asked.seconds, turn=asked.turn)
+    print_ratio(make, pairs=asked.pairs, seconds=asked.seconds, turn=asked.turn)
 
 
 if __name__ == "__main__":

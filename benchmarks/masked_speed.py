@@ -20,7 +20,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from alternate import SRC, Alternate, ratio_of
+from alternate import SRC, Alternate, print_ratio
 from gymnasium import spaces
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
@@ -67,7 +67,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--pairs", type=int, default=4, help="times that both are started")
+    told = "times that both are started"
+    parser.add_argument(
+        "--pairs", type=int, default=4, choices=range(1, 1000), metavar="N", help=told
+    )
     parser.add_argument("--seconds", type=float, default=120.0, help="of each run, in all pairs")
     parser.add_argument("--turn", type=float, default=4.0, help="seconds at a time")
     parser.add_argument("--logits", type=int, default=32)
@@ -88,7 +91,7 @@ def main() -> None:
         )
         return off, info
 
-    ratio_of(make, pairs=asked.pairs, seconds=asked.seconds, turn=asked.turn)
+    print_ratio(make, pairs=asked.pairs, seconds=asked.seconds, turn=asked.turn)
 
 
 if __name__ == "__main__":

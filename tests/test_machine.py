@@ -16,6 +16,7 @@ import pytest
 
 from gossamer.build.auto import Plan, make_plan
 from gossamer.config import make_config
+from gossamer.config.cores import MACHINE
 from gossamer.envs.registry import read_spec
 from gossamer.machine import Machine, free_memory, same_folder, this_machine
 from gossamer.spec import EnvSpec
@@ -216,6 +217,20 @@ def test_actors_in_processes_share_what_the_learner_leaves(lag: str, cores: int)
         acting = actors * plan.actor_threads
         assert max(plan.learner_threads, acting) <= cores
         assert lag == "0" or plan.learner_threads + acting <= cores
+
+
+def test_a_process_for_acting_that_nobody_asked_for_changes_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gossamer.config.cores.main_is_ours", lambda: True)
+    monkeypatch.delenv(MACHINE)
+    settings = {"env_id": "CartPole-v1", "algorithm": "vtrace"}
+    for cores in (2, 8, 64):
+        without = threads_of(cores, **settings, actors_per_learner=0)
+        assert threads_of(cores, **settings) == replace(without, actors=1)
+    monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 200 << 20)
+    assert threads_of(2, **settings).actors == 0
+    assert threads_of(2, **settings, actors_per_learner=1).actors == 1, "as was asked for"
 
 
 @pytest.mark.parametrize(

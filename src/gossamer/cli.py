@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from msgspec import Meta
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import install_command
+from gossamer.machine import install_command, visible_gpus
 from gossamer.system.beginning import Beginning
 from gossamer.system.commands import REQUIRED, Calls, Command, Reader, Word
+from gossamer.system.cores import num_cores
 from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
 from gossamer.system.reading import clipped, visible
 from gossamer.system.streams import Streams, show_result
@@ -255,11 +256,13 @@ def _train(words: list[str]) -> int | None:
             refuse_unknown(config.env_id)
         print(show_config(config, layers))
         return None
-    has_processes = config.num_learners > 1 or config.actors_per_learner > 0
-    if asked.seeds is None and has_processes and config.placement == "local":
-        from gossamer.run.placements.fork_server import fork_server
+    if asked.seeds is None and config.placement == "local":
+        from gossamer.config.cores import actors_for
 
-        fork_server()  # imports while we do
+        if config.num_learners > 1 or actors_for(config, num_cores(), gpu=bool(visible_gpus())):
+            from gossamer.run.placements.fork_server import fork_server
+
+            fork_server()  # imports while we do
     watched = None
     if asked.watch:
         from gossamer.dashboard.beside import folder_of, start_beside

@@ -15,6 +15,7 @@ import pytest
 
 from gossamer import cli
 from gossamer.config import from_dict, make_config, to_dict
+from gossamer.config.cores import MACHINE
 from gossamer.config.help import setting_groups
 from gossamer.errors import ConfigError, RunFailed
 
@@ -159,6 +160,8 @@ def test_train_hands_over_config_layers_and_what_was_set(monkeypatch: pytest.Mon
         ("topology:allreduce --num-learners 2", True),
         ("--actors-per-learner 1 --placement inline", False),
         ("--actors-per-learner 0", False),
+        ("algorithm:vtrace", True),
+        ("algorithm:vtrace --total-env-steps 1000", False),
     ],
 )
 def test_the_fork_server_imports_while_the_command_does(
@@ -166,6 +169,10 @@ def test_the_fork_server_imports_while_the_command_does(
 ) -> None:
     """It costs a second where it begins with the command, and three where the first process is asked for."""
     launch = stand_in(monkeypatch)
+    monkeypatch.delenv(MACHINE)
+    monkeypatch.setattr("gossamer.config.cores.main_is_ours", lambda: True)
+    monkeypatch.setattr(cli, "num_cores", lambda: 2)
+    monkeypatch.setattr(cli, "visible_gpus", list[str])
     began: list[int] = []
     monkeypatch.setattr(
         "gossamer.run.placements.fork_server.fork_server", lambda: began.append(len(launch.calls))

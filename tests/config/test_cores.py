@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gossamer.config import cores as cores_module
 from gossamer.config import layers as layers_module
 from gossamer.config import make_config, resolve, to_dict
-from gossamer.config.cores import MACHINE, ROWS, row_for
+from gossamer.config.cores import MACHINE, ROWS, actors_for, row_for
 from gossamer.errors import ConfigError
 from gossamer.record.machines import machine_facts, path_of, tuned_settings, write_tuned
 
@@ -211,39 +213,41 @@ def test_a_machine_is_known_by_its_cores(on: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "count"),
+    ("settings", "cores", "actors"),
     [
-        ({"algorithm": "vtrace"}, 1),
-        ({"algorithm": "impact"}, 1),
-        ({"algorithm": "ppo"}, 0),
-        ({"algorithm": "ppo", "lag": "1"}, 1),
-        ({"algorithm": "vtrace", "lag": "0"}, 0),
-        ({"algorithm": "vtrace", "actors_per_learner": 0}, 0),
-        ({"algorithm": "vtrace", "placement": "inline"}, 0),
-        ({"algorithm": "vtrace", "num_learners": 2}, 0),
-        ({"algorithm": "vtrace", "env.workers": 2}, 0),
-        ({"algorithm": "vtrace", "device": "cuda"}, 0),
-        ({"algorithm": "vtrace", "total_env_steps": 100_000}, 0),
-        ({"algorithm": "vtrace", "env_id": PONG}, 0),
-        ({"algorithm": "vtrace", "env_id": "envpool:Ant-v5"}, 0),
+        ({"algorithm": "vtrace"}, 2, 1),
+        ({"algorithm": "impact"}, 8, 1),
+        ({"algorithm": "ppo"}, 2, 0),
+        ({"algorithm": "ppo", "lag": "1"}, 2, 1),
+        ({"algorithm": "vtrace", "lag": "0"}, 2, 0),
+        ({"algorithm": "vtrace", "lag": "free"}, 2, 0),
+        ({"algorithm": "vtrace"}, 1, 0),
+        ({"algorithm": "vtrace", "actors_per_learner": 0}, 2, 0),
+        ({"algorithm": "ppo", "actors_per_learner": 2}, 1, 2),
+        ({"algorithm": "vtrace", "actors_per_learner": 2, "placement": "inline"}, 2, 0),
+        ({"algorithm": "vtrace", "placement": "inline"}, 2, 0),
+        ({"algorithm": "vtrace", "placement": "cluster"}, 2, 0),
+        ({"algorithm": "vtrace", "learners_per_process": 2, "num_learners": 2}, 4, 0),
+        ({"algorithm": "vtrace", "env.workers": 2}, 2, 0),
+        ({"algorithm": "vtrace", "device": "cuda"}, 2, 0),
+        ({"algorithm": "vtrace", "total_env_steps": 100_000}, 2, 0),
+        ({"algorithm": "vtrace", "env_id": PONG}, 2, 0),
+        ({"algorithm": "vtrace", "env_id": "envpool:Ant-v5"}, 2, 0),
     ],
 )
 def test_a_simulator_in_python_has_its_own_process(
-    on: Any, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], count: int
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any], cores: int, actors: int
 ) -> None:
-    monkeypatch.setattr(layers_module, "main_is_ours", lambda: True)
-    given = {"env_id": "CartPole-v1", **settings}
-    config, origin = resolve(given=given)
-    assert config.actors_per_learner == count
-    if count:
-        why = "default, 1 for 2 cores and an environment in Python"
-        assert origin["actors_per_learner"] == why
-        assert to_dict(resolve(resumed=to_dict(config))[0]) == to_dict(config)
-        on(1)
-        assert resolve(given=given)[0].actors_per_learner == 0
-        on(2, "H100")
-        assert resolve(given=given)[0].actors_per_learner == 0
-        on(2)
-        assert resolve(given=given, machine="")[0].actors_per_learner == 0
-        monkeypatch.setattr(layers_module, "main_is_ours", lambda: False)
-        assert resolve(given=given)[0].actors_per_learner == 0
+    monkeypatch.setattr(cores_module, "main_is_ours", lambda: True)
+    monkeypatch.delenv(MACHINE)
+    config, _ = resolve(given={"env_id": "CartPole-v1", **settings})
+    assert actors_for(config, cores, gpu=False) == actors
+    if config.actors_per_learner is not None:
+        return
+    assert actors == 0 or actors_for(replace(config, device="cpu"), cores, gpu=True) == 1
+    assert actors_for(config, cores, gpu=True) == 0
+    with monkeypatch.context() as patch:
+        patch.setenv(MACHINE, "plain")
+        assert actors_for(config, cores, gpu=False) == 0
+    monkeypatch.setattr(cores_module, "main_is_ours", lambda: False)
+    assert actors_for(config, cores, gpu=False) == 0

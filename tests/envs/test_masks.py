@@ -285,6 +285,7 @@ def test_of_what_nothing_is_allowed_is_said() -> None:
         ),
     ):
         assert form.masks([row.tobytes() for row in rows]).all()
+        assert form.masks([]).shape == (0, 6)
         form.check(rows)
         bad = rows.copy()
         bad[1:, forbidden] = 0

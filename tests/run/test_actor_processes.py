@@ -17,8 +17,11 @@ from runs import assert_same, returns_of, state_of
 from sessions import QUICK, Session, checkpoints, env_steps_logged, slow, summary_of, wait_for
 
 from gossamer.config import make_config
+from gossamer.config.cores import MACHINE
 from gossamer.errors import ConfigError
+from gossamer.machine import visible_gpus
 from gossamer.run.train import train
+from gossamer.system.cores import num_cores
 
 SMALL: dict[str, Any] = {
     "num_envs": 6,
@@ -86,6 +89,26 @@ def test_inline_actors_take_turns_and_collect_the_same(tmp_path: Path) -> None:
 
 def test_one_actor_may_step_several_groups(tmp_path: Path) -> None:
     assert_same(run(tmp_path / "one", actors_per_learner=1), run(tmp_path / "none"))
+
+
+@pytest.mark.skipif(num_cores() < 2 or bool(visible_gpus()), reason="needs two cores, and no GPU")
+def test_the_command_acts_in_a_process_of_its_own_where_that_is_quicker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MACHINE)
+    folder = tmp_path / "run"
+    words = ["CartPole-v1", "algorithm:vtrace", *QUICK, "--run-folder", str(folder)]
+    with Session(words, tmp_path, forked=False) as session:
+        session.wait_for(lambda: actors_of(folder), "an actor")
+        first = actors_of(folder)[0]
+        os.kill(first, signal.SIGKILL)
+        session.wait_for(lambda: actors_of(folder)[0] != first, "a new one")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end()
+    assert code == 0, err
+    assert "; 1 actor process\n" in err
+    settings = json.loads((folder / "config.json").read_text())
+    assert settings["actors_per_learner"] is None, "another machine decides anew"
 
 
 def test_learners_that_mix_have_actors_of_their_own(tmp_path: Path) -> None:

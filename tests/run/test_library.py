@@ -83,6 +83,23 @@ def test_a_programs_function_is_told_rows_and_stops_the_run(tmp_path: Path) -> N
     assert rows[-1]["env_steps"] >= end, "what returns nothing stops nothing"
 
 
+def test_a_run_that_a_function_stops_plays_its_last_evaluation(tmp_path: Path) -> None:
+    def stopped_after(env_steps: int) -> tuple[dict[str, Any], list[Any]]:
+        folder = tmp_path / str(env_steps)
+        given = {**SHORT, "total_env_steps": env_steps, "run_folder": str(folder)}
+        given |= {"evaluation.every_seconds": 1000.0, "evaluation.episodes": 1}
+        result = gossamer.train("CartPole-v1", quiet=True, on_row=lambda _: True, **given)
+        lines = (folder / "evaluation.jsonl").read_text().splitlines()
+        return result.summary, [json.loads(line)["updates"] for line in lines]
+
+    summary, evaluated = stopped_after(10**9)
+    assert summary["exit"] == {"kind": "stopped", "cause": "on_row"}
+    assert evaluated == [summary["updates"]]
+    summary, evaluated = stopped_after(16)
+    assert summary["exit"]["kind"] == "done", "nobody stops what has ended"
+    assert evaluated == [summary["updates"]]
+
+
 def test_several_learners_tell_one_row_of_the_run(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = []
     given = {**SHORT, "num_learners": 2, "topology": "gossip", "run_folder": str(tmp_path / "run")}

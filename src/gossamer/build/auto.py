@@ -15,7 +15,7 @@ from gossamer.build.evaluation_tasks import (
 )
 from gossamer.build.replays import share_out
 from gossamer.config.check import check_minibatches
-from gossamer.config.cores import row_for
+from gossamer.config.cores import actors_for, row_for
 from gossamer.envs.atari import is_atari
 from gossamer.errors import ConfigError
 from gossamer.machine import free_memory, has_bf16, this_machine
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MANY_GAMES = 32
 """Atari games from which on it pays to make them in processes side by side."""
 WORKER_BYTES = 200 << 20
-"""Memory of a worker process and its games."""
+"""Memory of a worker process and its games, or of an actor process."""
 Device = Literal["cpu", "cuda", "meta"]
 """Where a learner computes; meta: on no device at all, as where a GPU is imitated."""
 PRECISIONS: dict[Literal["fp32", "bf16"], torch.dtype] = {
@@ -65,6 +65,8 @@ class Plan:
     """Version."""
     env_workers: Whole = 0
     """Worker processes that step the environments, chosen here; 0: none, or `env.workers` says."""
+    actors: Whole = 0
+    """Actor processes of each learner, chosen here or asked for; 0: none, also in older checkpoints."""
 
 
 def _torsos(config: TrainConfig, spec: EnvSpec) -> set[str]:
@@ -121,7 +123,8 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     stepping = row.env_threads if device == "cpu" and lag != "0" else machine.cpus or cores
     # Beside a GPU that acts for one half, cores step the other.
     halves = pixels and (row.env_groups > 1 or device == "cuda")
-    actors = config.actors_per_learner
+    # What is asked for divides environments; what is chosen here changes no run's numbers.
+    actors = config.actors_per_learner or 0
     refuse_actors(config, num_envs)
     # Actors with cores of their own on a cluster, where nobody learns beside them, nor they beside the learner.
     each = config.cluster.cpus_per_actor if config.placement == "cluster" and actors else 0
@@ -151,7 +154,17 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         hardware=machine.processor if device == "cpu" else ", ".join(machine.gpus),
         torch=machine.torch,
         env_workers=count_env_workers(config, num_envs, groups, cores) if device == "cuda" else 0,
+        actors=count_actors(config, machine),
     )
+
+
+def count_actors(config: TrainConfig, machine: Machine) -> int:
+    """Return how many actor processes each learner has; fewer than would be quicker if memory is short and nobody asks."""
+    actors = actors_for(config, machine.cores, gpu=bool(machine.gpus))
+    if config.actors_per_learner is not None:
+        return actors
+    # Twice the memory, as a run needs some too.
+    return actors * (free_memory() >= 2 * config.num_learners * WORKER_BYTES)
 
 
 def count_env_workers(config: TrainConfig, num_envs: int, groups: int, cores: int) -> int:
@@ -197,7 +210,7 @@ def on_cpu(plan: Plan) -> Plan:
 
 def refuse_actors(config: TrainConfig, num_envs: int) -> None:
     """Refuse actor processes among which the environments cannot be shared out."""
-    actors, groups = config.actors_per_learner, config.env_groups
+    actors, groups = config.actors_per_learner or 0, config.env_groups
     if actors > num_envs:
         raise ConfigError(
             f"actors_per_learner is {actors}, but a learner has {num_envs} environments, and each actor needs one: "

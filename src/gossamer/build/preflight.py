@@ -184,7 +184,7 @@ def refuse_what_memory_cannot_hold(
                 f"memory; {free / 2**30:.0f} GiB are free; let more of them share a process: "
                 f"--learners-per-process {math.ceil(size / fits)}"
             )
-    actors = size * config.actors_per_learner if config.placement != "inline" else 0
+    actors = size * plan.actors
     if total + actors * BYTES_PER_PROCESS > free:
         fits = max((free - total) // (BYTES_PER_PROCESS * size), 0)
         raise ConfigError(

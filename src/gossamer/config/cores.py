@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.settings import suite_of
+from gossamer.system.importing import main_is_ours
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,22 +129,29 @@ def learners_for(config: TrainConfig, cores: int, *, gpu: bool) -> tuple[int, st
     return count, f"{count} for {cores} core{'s' * (cores != 1)}"
 
 
-def why_acts_apart(config: TrainConfig, cores: int, *, gpu: bool) -> str:
-    """Return why each learner's environments are stepped in a process of their own where nobody says; empty: they are not.
+def actors_for(config: TrainConfig, cores: int, *, gpu: bool) -> int:
+    """Return how many actor processes each learner has; 0: its own process steps the environments.
 
-    Simulators in Python and a small network both need the interpreter, for which two threads of one process wait half of the
-    time (docs/results/speed.md). What is learned is the same.
+    Where nobody says it is one if that is quicker: simulators in Python and a small network both need the interpreter, for
+    which two threads of one process wait half of the time (docs/results/speed.md). What is learned is the same.
 
     Args:
         config: its settings.
-        cores: of the machine.
-        gpu: whether it has a GPU.
+        cores: of a learner.
+        gpu: whether the machine has a GPU.
     """
+    if config.placement == "inline":
+        return 0
+    if config.actors_per_learner is not None:
+        return config.actors_per_learner
+    # A user's script may hold what only its own process has.
+    if config.placement != "local" or is_plain() or not main_is_ours():
+        return 0
     in_python = suite_of(config.env_id) != "atari" and not config.env_id.startswith("envpool:")
-    overlaps = config.lag != "0" and (config.lag != "auto" or config.algorithm.corrects)
-    alone = config.device == "cuda" or (gpu and config.device == "auto") or config.env.workers
-    if not in_python or not overlaps or alone or config.placement != "local":
-        return ""
-    if cores < 2 * config.num_learners or config.total_env_steps < LEAST_ENV_STEPS:
-        return ""
-    return f"1 for {cores} cores and an environment in Python"
+    overlaps = config.lag == "1" or (config.lag == "auto" and config.algorithm.corrects)
+    computes_apart = config.device == "cuda" or (gpu and config.device == "auto")
+    if not in_python or not overlaps or computes_apart or config.env.workers:
+        return 0
+    return int(
+        cores > 1 and config.learners_per_process <= 1 and config.total_env_steps >= LEAST_ENV_STEPS
+    )

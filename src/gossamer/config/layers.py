@@ -18,7 +18,6 @@ from gossamer.config.cores import (
     envs_for,
     is_plain,
     learners_for,
-    why_acts_apart,
 )
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.merging import Layer, merge
@@ -35,7 +34,6 @@ from gossamer.record.machines import TUNABLE, tuned_settings
 from gossamer.record.origin import began_here, is_found
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.system.cores import num_cores
-from gossamer.system.importing import main_is_ours
 from gossamer.system.reading import clipped, quoted
 
 if TYPE_CHECKING:
@@ -157,11 +155,6 @@ def merge_layers(
             if machine:
                 count, why = learners_for(config, num_cores(), gpu=bool(visible_gpus()))
         layers += learners_layers(config, origin, count, label=decided, why=why)
-        config, origin = merge(TrainConfig, layers)
-    # A user's script may hold what only its own process has.
-    decides = machine and main_is_ours() and origin["actors_per_learner"] == "default"
-    if decides and (why := why_acts_apart(config, num_cores(), gpu=bool(visible_gpus()))):
-        layers.append(Layer(f"default, {why}", {"actors_per_learner": 1}))
         config, origin = merge(TrainConfig, layers)
     return config, origin, layers
 

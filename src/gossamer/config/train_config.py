@@ -173,10 +173,10 @@ class TrainConfig:
     are more than two learners per core."""
     same_start: bool = True
     """Start all learners with the same weights. Off: each learner draws its own weights."""
-    actors_per_learner: Threads = 0
+    actors_per_learner: Threads | None = None
     """Actor processes per learner, >= 0; a learner's environments are divided among its actors. 0: the learner's
-    process also steps the environments. A new run of `gossamer train` has 1 if you set none, acting and learning
-    overlap on a CPU with two cores per learner, the simulators run in Python (not Atari, not EnvPool), and
+    process also steps the environments. none: 0, but the command `gossamer train` uses 1 if acting and learning overlap
+    (lag 1) on a CPU with two cores per learner, the simulators run in Python (not Atari, not EnvPool), and
     total_env_steps is at least 200,000. With placement inline, actors take turns in one process."""
     unroll_length: CountToMillion = 16
     """Rows per trajectory, >= 1. A row is an env step or a reset between episodes."""

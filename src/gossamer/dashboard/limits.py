@@ -175,7 +175,7 @@ def sentence(
         return f"Acting and learning take turns. Overlap them: {how}{idle}"
     if waits > MUCH:
         if share("env") >= share("inference"):
-            how = "more --env-threads or cores, --actors-per-learner, or EnvPool's environments (envpool:ID)"
+            how = "more --env-threads or cores, more --actors-per-learner, or EnvPool's environments (envpool:ID)"
             return f"Actor-bound, by environments: the learner waits {waits:.0%} of the time, {stepping}; try {how}{idle}"
         how = "a smaller network, or more --num-envs for larger batches of inference (and fewer updates)"
         return f"Actor-bound, by inference: the learner waits {waits:.0%} of the time, {stepping}; try {how}{idle}"

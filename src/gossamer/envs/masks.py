@@ -123,7 +123,7 @@ class MaskFormat:
     def masks(self, rows: Sequence[bytes]) -> NDArray[np.bool_]:
         """Return rows as masks [N, M]; BadMask: as of `check`."""
         held = bytearray().join(rows)
-        batch = np.frombuffer(held, np.uint8).reshape(len(rows), -1)
+        batch = np.frombuffer(held, np.uint8).reshape(len(rows), sum(self.logits))
         # Bytes are looked at in a third of the time that arrays take.
         if (
             len(self.logits) > 1

@@ -13,13 +13,17 @@ State = Literal["running", "done", "stopped", "failed", "killed"]
 """What a run is: it trains, or how it ended; one that ended without writing an exit was killed."""
 
 
+ON_ROW = "on_row"
+"""Cause of the end that a function asked for which `gossamer.train` was given."""
+
+
 @dataclass(frozen=True)
 class Exit:
     """How a run ended."""
 
     kind: Kind
     cause: str
-    """The setting whose limit was reached; the signal that stopped it, or "request"; the headline of an error."""
+    """The setting whose limit was reached; the signal that stopped it, "request", or `ON_ROW`; the headline of an error."""
 
     def __str__(self) -> str:
         """Return the sentence for people."""

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gossamer.machine import threads
+from gossamer.record.exits import ON_ROW
 from gossamer.roles.evaluator import Interrupted
 from gossamer.run.placements.loop_overlapped import JOIN_SECONDS, start_thread
 from gossamer.run.stopping import Overdue
@@ -160,7 +161,7 @@ class Evaluations:
             return
         self._evaluate_run_policy_next()
         stuck = self.stuck or self._placement.stuck
-        if ended is None or ended.kind != "done":
+        if ended is None or (ended.kind != "done" and ended.cause != ON_ROW):
             if not stuck:
                 self._finish_stopped(evaluator, finish_saving)
                 self._scoring.settle()

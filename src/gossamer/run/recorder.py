@@ -11,6 +11,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import psutil
 
 from gossamer.machine import MissingExtra
@@ -337,8 +338,8 @@ class Recorder:
         *,
         disagreement: Callable[[], dict[int, float]] | None,
         first: int = 0,
-    ) -> None:
-        """Write rows of learners.
+    ) -> bool:
+        """Write rows of learners; return whether the caller of `train`, who was told the run's, asks it to stop.
 
         Args:
             rows: as `Rows` makes them, of those whose time has come.
@@ -347,7 +348,7 @@ class Recorder:
             first: of the learners that have a place; its row tells of the run too.
         """
         time_s = round(self.seconds(), 3)
-        several = self._config.num_learners > 1
+        several, stops = self._config.num_learners > 1, False
         for own in sorted(rows, key=lambda row: -row["learner"]):
             mean = self.mean_return_of(own["learner"]) if several else None
             if mean is not None:
@@ -359,9 +360,13 @@ class Recorder:
                     self._progress.update(row)
                 for writer in self._others:
                     writer.write(row, env_steps)
-                if self._on_row is not None:
-                    self._on_row(plain(row))
             self._metrics.write(row)
+            if own["learner"] == first and self._on_row is not None:
+                said = self._on_row(plain(row))
+                stops = isinstance(said, bool | np.bool_) and bool(
+                    said
+                )  # no number of characters written
+        return stops
 
     def _of_run(
         self, env_steps: int, disagreement: Callable[[], dict[int, float]] | None

@@ -72,8 +72,9 @@ def why_not_exact(
         why.append("replays are empty, the checkpoint was written without --checkpoint-replay")
     if plan.device != "cpu" and not config.deterministic:
         why.append("a GPU sums in no fixed order without --deterministic")
-    had = config.actors_per_learner if before is None else before.get("actors_per_learner", 0)
-    if plan.device != "cpu" and bool(had) != bool(config.actors_per_learner):
+    had = (before or {}).get("actors_per_learner")
+    had = state.plan.actors if had is None else had
+    if plan.device != "cpu" and bool(had) != bool(plan.actors):
         why.append("actions are computed on " + ("the GPU now" if had else "CPUs now"))
     if not why and not state.exact:
         why.append("the checkpoint is not an exact one")

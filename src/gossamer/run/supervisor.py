@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFailed
+from gossamer.record.exits import ON_ROW, Exit
 from gossamer.run import wording
 from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_group import HostGroup
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gossamer.config import TrainConfig
-    from gossamer.record.exits import Exit
     from gossamer.record.folder import RunFolder
     from gossamer.record.requests import Requests
     from gossamer.run.checkpointing import Checkpointing
@@ -267,7 +267,9 @@ class Supervisor:
                 row["share/evaluation"] = share
             if row["learner"] == first and (machines := self._machines()):
                 row |= {"cluster/hosts": len(machines), "cluster/restarts": self.restarts}
-        recorder.on_rows(rows, env_steps, disagreement=apart, first=first)
+        stops = recorder.on_rows(rows, env_steps, disagreement=apart, first=first)
+        if stops and not last:
+            self._stop.ask(Exit("stopped", ON_ROW))
 
     def _machines(self) -> set[str]:
         """Return the machines of a cluster that learners run on; empty: there is no cluster."""

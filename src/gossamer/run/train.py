@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from gossamer.build.evaluation_tasks import tasks_in_words
 from gossamer.config import (
     FOR_REPLAYS,
@@ -110,8 +108,9 @@ def train(
         torso: feature layers of your own: a module that maps floats [N, *obs_shape] to [N, F] and has an attribute
             `feature_size`.
         quiet: print no progress.
-        on_row: a function of yours that is called with a dict of the run's metrics as in metrics.jsonl, at most once a
-            second; if it returns True, the run saves and stops.
+        on_row: a function of yours that is called with a dict of the run's metrics as in metrics.jsonl (of several
+            learners the first one's rows, which include the run's), at most once a second; if it returns True, the run
+            saves, plays the last evaluation and stops.
         settings: settings by field name, nested or dotted, such as `algorithm="ppo"` or
             `optimizer={"learning_rate": 1e-3}`; not allowed if `task` is a config.
 
@@ -410,16 +409,8 @@ class _Session:
         if config.num_learners > 1:
             title += f"  {config.num_learners} learners, {config.topology.name}"
         title = None if self.quiet else title
-        on_row = None if self.on_row is None else self._tell_row
-        self.recorder = Recorder(config, folder, began=self.began, title=title, on_row=on_row)
+        self.recorder = Recorder(config, folder, began=self.began, title=title, on_row=self.on_row)
         return folder
-
-    def _tell_row(self, row: dict[str, Any]) -> None:
-        """Tell the caller's function a row of metrics; it may ask the run to stop."""
-        assert self.on_row is not None
-        said = self.on_row(row)
-        if isinstance(said, (bool, np.bool_)) and said:  # no number of characters written
-            self.watch.request("on_row")
 
     def _write_beginning(
         self,
@@ -510,6 +501,8 @@ class _Session:
         recorder.say(
             f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
+            + f"; {plan.actors} actor process{'es' * (plan.actors > 1)}{each}"
+            * (plan.actors > 0)
         )
         for line in self.prepared.replays:  # shown before
             with suppress(OSError):

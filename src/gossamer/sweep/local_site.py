@@ -42,7 +42,7 @@ def cores_of(config: TrainConfig) -> int:
     """Return how many cores a run computes on at once: one for each of its processes."""
     if config.placement == "inline":
         return 1
-    return config.num_learners * (1 + config.actors_per_learner)
+    return config.num_learners * (1 + (config.actors_per_learner or 0))
 
 
 class LocalSite:

@@ -21,7 +21,6 @@ from gossamer.build.roles import (
     group_bounds,
 )
 from gossamer.config import from_dict
-from gossamer.envs.registry import read_spec
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import FAR, Mailboxes
 from gossamer.machine import keep_freed_memory, lower_priority, use_threads
@@ -154,14 +153,13 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
         _serve(_MemoryTeamLink(channel, task, rest), task, config, plan)
         return
     channel.end_with_other_end()
-    spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
-    bounds, units = group_bounds(plan), build_policy(config, spec).core_units
+    bounds, units = group_bounds(plan), build_policy(config, task.spec).core_units
     size: dict[str, Any] = {
         "unroll_length": config.unroll_length,
         "num_columns": bounds[task.groups[1]] - bounds[task.groups[0]],
         "core_units": units,
     }
-    slot, packet = empty_trajectory(spec, **size), TrajectoryPacket(spec, **size)
+    slot, packet = empty_trajectory(task.spec, **size), TrajectoryPacket(task.spec, **size)
     try:
         team = TcpTeamLink(task.address, task.machine, slot, packet)
     except ConnectionRefusedError:  # it has another actor, or is gone
@@ -195,19 +193,18 @@ class _Watched(Watched):
 
 def _serve(team: _Team, task: ActorTask, config: TrainConfig, plan: Plan) -> None:
     with Watch(config.patience_seconds, _Watched(team), Stop()):
-        spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
         if plan.lag is not None:
             lower_priority()
         groups, first_obs = build_env_groups(
             config,
-            spec,
+            task.spec,
             plan,
             rank=task.rank,
             restarts=task.restarts,
             start=task.start,
             only=range(*task.groups),
         )
-        learnt = build_policy(config, spec, rank=task.rank)
+        learnt = build_policy(config, task.spec, rank=task.rank)
         policy = build_inference_policy(learnt, plan)
         episodes: list[Episode] = []
         seeds = actor_seeds(config, plan, task.rank, task.restarts)

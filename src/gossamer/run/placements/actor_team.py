@@ -43,7 +43,7 @@ from gossamer.run.placements.child_protocol import (
 )
 from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.remote_actor import RemoteActor, TeamMemory, TrajectoryPacket
-from gossamer.run.placements.spawn import end_children, how_ended, spawn
+from gossamer.run.placements.spawn import CLOSE_SECONDS, end_children, how_ended, spawn
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import START_SECONDS, Patience, Sign
 from gossamer.types import lay_out_trajectory, trajectory_in
@@ -154,7 +154,7 @@ class ActorTeam:
         self._core_units = policy.core_units
         self._free = plan.lag is None
         self._bounds = group_bounds(plan)
-        count, groups = config.actors_per_learner, plan.env_groups
+        count, groups = plan.actors, plan.env_groups
         self._members = [
             _Member(k, range(k * groups // count, (k + 1) * groups // count)) for k in range(count)
         ]
@@ -304,7 +304,10 @@ class ActorTeam:
             for member in self._members
             if self._free or not any(isinstance(asked, Collect) for asked in member.asked)
         ]
-        end_children([(member.popen, member.channel) for member in self._members], closing)
+        # Where they have nothing left to do they may take as long as in this process, less what killing them takes.
+        patient = 0.0 if self._free else self._config.stop_within_seconds - CLOSE_SECONDS
+        children = [(member.popen, member.channel) for member in self._members]
+        end_children(children, closing, max(CLOSE_SECONDS, patient))
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
@@ -315,11 +318,11 @@ class ActorTeam:
         return memory
 
     def _begin(self, member: _Member) -> None:
-        config = replace(self._config, actors_per_learner=0)
         threads = max(self._plan.env_threads // len(self._members), 1)
         task = ActorTask(
-            config=to_dict(config),
+            config=to_dict(self._config),
             plan=replace(self._plan, env_threads=threads),
+            spec=self._spec,
             rank=self._rank,
             actor=member.index,
             groups=(member.groups.start, member.groups.stop),

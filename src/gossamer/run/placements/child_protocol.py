@@ -14,6 +14,7 @@ from gossamer.links.wire import Address
 from gossamer.roles.acting_group import Episode
 from gossamer.run.checkpoint_contents import InitialState
 from gossamer.run.host_protocol import Event, Failed, Notice
+from gossamer.spec import EnvSpec
 from gossamer.system.blocks import Place
 from gossamer.system.messages import Message
 
@@ -58,6 +59,7 @@ class ActorTask(Message, frozen=True):
 
     config: dict[str, Any]
     plan: Plan
+    spec: EnvSpec
     rank: int
     """Rank of the learner."""
     actor: int

@@ -226,7 +226,7 @@ def build_learners(
     """Build some learners and what serves them; arguments as in `build_local_learners`, `build_bundle` and `ActorTeam`."""
     made: list[LearnerBundle] = []
     team = None
-    if config.actors_per_learner and config.placement != "inline":
+    if plan.actors:
         team = partial(ActorTeam, config, spec, plan, say=say, placer=placer)
     for rank in ranks:
 

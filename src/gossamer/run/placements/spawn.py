@@ -32,9 +32,13 @@ JOIN_SECONDS = 20.0
 """Longest wait for a process that was killed."""
 
 
-def end_children(children: Sequence[tuple[Popen, Channel[Any]]], closing: Sequence[Popen]) -> None:
-    """Wait a little for processes that close what they hold, kill what still runs, wait until all are gone."""
-    until = time.monotonic() + CLOSE_SECONDS
+def end_children(
+    children: Sequence[tuple[Popen, Channel[Any]]],
+    closing: Sequence[Popen],
+    seconds: float = CLOSE_SECONDS,
+) -> None:
+    """Wait some time for processes that close what they hold, kill what still runs, wait until all are gone."""
+    until = time.monotonic() + seconds
     for popen in closing:
         with suppress(subprocess.TimeoutExpired):
             popen.wait(max(until - time.monotonic(), 0.0))

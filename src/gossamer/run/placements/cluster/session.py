@@ -58,7 +58,9 @@ class Session:
         self._learners = config.num_learners
         self._per_host = min(per_host or config.learners_per_process or 1, self._learners)
         self._per_actor = config.cluster.cpus_per_actor
-        self._actors = config.num_learners * config.actors_per_learner * bool(self._per_actor)
+        self._actors = (
+            config.num_learners * (config.actors_per_learner or 0) * bool(self._per_actor)
+        )
         self._given = ray.is_initialized()
         self.started = False
         """Whether this is a cluster of our own."""
