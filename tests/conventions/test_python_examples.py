@@ -50,6 +50,8 @@ def test_a_run_from_its_first_step_to_its_metrics(capsys: pytest.CaptureFixture[
     assert 8 <= float(score) <= 500
     assert len([line for line in example("score, ended").splitlines() if line.strip()]) < 20
     assert run("make_vec", capsys) == []
+    (told,) = run("def on_row", capsys)
+    assert told.startswith("stopped by on_row ")
     (told,) = run("metrics.jsonl", capsys)
     assert told.split()[0] == steps
     assert 0 < float(told.split()[1]) <= 0.7
@@ -110,7 +112,7 @@ def test_a_mistake_is_told_and_nothing_is_created(capsys: pytest.CaptureFixture[
 
 
 def test_every_example_is_run() -> None:
-    marks = ("len(scores.returns)", 'resume="runs/first"', "scores.standard_error", "score, ended", "make_vec", "metrics.jsonl", "savefig", "make_config", "for rate in", "replays.1.shared", "class Corridor", "except gossamer.ConfigError")  # fmt: skip
+    marks = ("len(scores.returns)", 'resume="runs/first"', "scores.standard_error", "score, ended", "make_vec", "def on_row", "metrics.jsonl", "savefig", "make_config", "for rate in", "replays.1.shared", "class Corridor", "except gossamer.ConfigError")  # fmt: skip
     assert {example(mark) for mark in marks} == set(EXAMPLES)
 
 
