@@ -54,13 +54,14 @@ VARIABLES = {
     "DISPLAY, WAYLAND_DISPLAY": "`gossamer watch` opens a browser, and `gossamer eval --render` a window, only if one of these variables is set (Linux).",
     "GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME": "Network interface for gradients between machines (`--topology.transport`). Set by a run "
     "on a cluster, unless it is set already.",
-    "GOSSAMER_MACHINE": "`plain`: settings do not depend on the machine: `--num-learners auto` is one learner, and "
-    "results of `gossamer tune` are not used. Sweeps and `--seeds` set `plain` for their runs.",
+    "GOSSAMER_MACHINE": "`plain`: settings do not depend on the machine: `--num-learners auto` is one learner, "
+    "no actor process is chosen, and results of `gossamer tune` are not used. Sweeps and `--seeds` set `plain` for their runs.",
     "NO_COLOR": "If set, the help of `gossamer train` has no bold titles.",
     "RAY_ADDRESS": "Address of the Ray cluster for `--placement cluster`, if `--cluster.address` is empty.",
     "SDL_VIDEODRIVER": "`gossamer eval --video` sets it to `dummy`, unless it is set already; `--render` accepts it in place of a display.",
     "SSH_CONNECTION, SSH_TTY": "If one is set, as in an SSH session, `gossamer watch` opens no browser.",
     "TERM": "`dumb`: plain lines in place of a live panel, and no bold titles.",
+    "WANDB_PROJECT": "Project of a new run with `--wandb`. Default: `gossamer`.",
     "XDG_STATE_HOME": "Folder whose subfolder `gossamer/` contains the token that marks your own runs, and the results of `gossamer tune`. Default: "
     "`~/.local/state`.",
 }
