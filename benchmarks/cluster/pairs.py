@@ -62,7 +62,10 @@ def train(words: list[str], seconds: float, folder: Path, *, hosts: int = 0) -> 
     else:
         with Hosts(hosts, cpus=1) as made:
             made.start(1, [*command, *ELSEWHERE], cores=2, **QUIET).wait(seconds + 120)
-    return float(json.loads((folder / "summary.json").read_text())["steps_per_second"])
+    speed = json.loads((folder / "summary.json").read_text())["steps_per_second"]
+    if speed is None:
+        sys.exit(f"{seconds:g} s are too short for two batches here: give more --seconds")
+    return float(speed)
 
 
 def seconds_to_18(folder: Path) -> float | None:
