@@ -271,14 +271,16 @@ if __name__ == "__main__":
 
 
 def test_ids_of_this_program_alone_are_told_of_before_a_folder_is_made(tmp_path: Path) -> None:
-    two = {"num_learners": 2, "topology": "gossip", **SHORT, "placement": "local"}
-    process = Forked(tmp_path, OWN_ID.format(settings=two))
-    _, err = process.communicate(timeout=PATIENCE_SECONDS)
-    last = err.strip().splitlines()[-1]
-    assert "Mine-v0 is registered in this program alone" in last
-    assert "module:Mine-v0" in last
-    assert "placement inline" in last
-    assert not (tmp_path / "run").exists()
+    two = {"num_learners": 2, "topology": "gossip"}
+    for whose, more in (("learners", two), ("actors", {"actors_per_learner": 1})):
+        settings = {**SHORT, **more, "placement": "local"}
+        process = Forked(tmp_path, OWN_ID.format(settings=settings))
+        _, err = process.communicate(timeout=PATIENCE_SECONDS)
+        last = err.strip().splitlines()[-1]
+        assert f"Mine-v0 is registered in this program alone, and {whose}" in last
+        assert "module:Mine-v0" in last
+        assert "placement inline" in last
+        assert not (tmp_path / "run").exists()
     process = Forked(tmp_path, OWN_ID.format(settings=SHORT))
     _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err

@@ -383,7 +383,7 @@ def make_config(
     resume: str | os.PathLike[str] | None = None,
     trust: bool = False,
 ) -> TrainConfig:
-    """Return the config that `gossamer train ENV` would use.
+    """Return the config that `gossamer train ENV` would use; only the command starts actor processes that nobody asked for.
 
     Later sources override earlier ones: the defaults in the code, the suite's defaults, a resumed run's settings, presets,
     settings.

@@ -77,7 +77,9 @@ def why_not_exact(
     if plan.device != "cpu" and bool(had) != bool(plan.actors):
         why.append("actions are computed on " + ("the GPU now" if had else "CPUs now"))
     if not why and not state.exact:
-        why.append("the checkpoint is not an exact one")
+        why.append(
+            "an actor or learner had died before the checkpoint, or its settings were not exact"
+        )
     return why
 
 

@@ -74,7 +74,7 @@ class TrainResult:
     folder: Path
     """The run folder."""
     summary: Mapping[str, Any] = field(default_factory=dict)
-    """Content of the run's summary.json: `env_steps`, `updates`, `restarts` (processes that were replaced), `seconds`,
+    """Content of the run's summary.json: `env_steps`, `updates`, `restarts` (learners' processes that were replaced), `seconds`,
     `steps_per_second`, `mean_return_last_100` (training episodes), `best_evaluation` (mean return),
     `best_evaluation_episodes`, `candidate_evaluation`, `best_learner` and `exit_reason` (a sentence). `exit` is a dict
     of `kind` ("done" or "stopped") and `cause` (the setting whose limit was reached, or the signal). A key without a

@@ -417,9 +417,11 @@ class ActorTeam:
         name = self._name(member)
         if member.deaths_in_a_row >= MAX_DEATHS_IN_A_ROW:
             raise RunFailed(
-                f"{name} died {member.deaths_in_a_row} times before it had collected anything ({how})"
+                f"{name} died {member.deaths_in_a_row} times before it had collected anything ({how}), which a simulator "
+                f"can be the cause of: {self._config.env_id}"
             )
-        self._say(f"{name} has died ({how}); a new one begins new episodes")
+        once = "; from now on the run does not resume exactly" * self.exact
+        self._say(f"{name} has died ({how}); a new one begins new episodes{once}")
         self.exact = False
         member.restarts += 1
         member.channel.close()

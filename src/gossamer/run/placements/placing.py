@@ -52,21 +52,15 @@ def place(
         ConfigError: the placement cannot be had with these settings, or does not fit what it begins with.
     """
     layout = layout_of(config)
-    if layout is None:
-        return ThisProcess(config, spec, plan, load(range(config.num_learners)), torso)
-    if torso is not None:
+    if layout is not None and torso is not None:
         raise ConfigError(
             "a torso of your own cannot be handed to other processes; use one learner, or "
             "placement inline"
         )
-    for name in code_in(to_dict(config)).values():
-        refuse_unimportable(name)
-    if registered_here_alone(config.env_id):
-        raise ConfigError(
-            f"{config.env_id} is registered in this program alone, and learners in processes of their own do not know it: name "
-            f"a function of a module that makes it, module:function, or module:{config.env_id} where the module registers it; "
-            "or use placement inline"
-        )
+    if layout is not None or config.actors_per_learner:
+        _refuse_what_is_here_alone(config, "learners" if layout is not None else "actors")
+    if layout is None:
+        return ThisProcess(config, spec, plan, load(range(config.num_learners)), torso)
     if config.placement == "cluster":
         if importlib.util.find_spec("ray") is None:
             raise ConfigError(
@@ -85,3 +79,15 @@ def place(
         made.close()
         raise
     return made
+
+
+def _refuse_what_is_here_alone(config: TrainConfig, whose: str) -> None:
+    """Refuse code that other processes cannot import; `whose` processes they are."""
+    for name in code_in(to_dict(config)).values():
+        refuse_unimportable(name)
+    if registered_here_alone(config.env_id):
+        raise ConfigError(
+            f"{config.env_id} is registered in this program alone, and {whose} in processes of their own do not know it: name "
+            f"a function of a module that makes it, module:function, or module:{config.env_id} where the module registers it; "
+            "or use placement inline"
+        )
