@@ -88,19 +88,23 @@ def test_the_way_of_a_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     calls: list[str] = []
     poll: Callable[[Processes], Any] = Processes.poll
     killed: list[int] = []
+    back: list[int] = []
 
     def kills_one(placement: Processes) -> Any:
+        host = placement.hosts[1]
         if not killed and all(host.version > 2 for host in placement.hosts):
-            killed.append(placement.hosts[1].pid)
-            os.kill(killed[0], signal.SIGKILL)
+            killed.extend((host.pid, host.version))
+            os.kill(host.pid, signal.SIGKILL)
             calls.clear()  # what comes now is its way
+        elif killed and host.pid != killed[0] and host.version > killed[1] + 2:
+            back.append(host.pid)
         return poll(placement)
 
     monkeypatch.setattr(Processes, "poll", kills_one)
     with noted_calls(calls):
         result = train(
-            "CartPole-v1", num_learners=2, topology="gossip", total_env_steps=4_000,
-            unroll_length=16, run_folder=str(tmp_path / "run"), **QUICK,
+            "CartPole-v1", num_learners=2, topology="gossip", total_env_steps=10_000_000, unroll_length=16,
+            run_folder=str(tmp_path / "run"), on_row=lambda _: bool(back), **QUICK,
         )  # fmt: skip
     assert result.summary["restarts"] == 1
     assert_in_order("A death", calls)
