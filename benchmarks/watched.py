@@ -196,11 +196,9 @@ def measure_live(rows: int = 20) -> None:
         with server(root) as (address, _):
 
             def read() -> None:
-                for event, _ in events(address, time.monotonic() + rows * 1.1 + 20):
+                for event, _ in events(address, math.inf):
                     if event == "rows":
                         seen.append(time.monotonic())
-                    if len(seen) == rows:
-                        return
 
             reader = threading.Thread(target=read, daemon=True)
             reader.start()
@@ -211,9 +209,10 @@ def measure_live(rows: int = 20) -> None:
                     log.write(row)
                 written.append(time.monotonic())
                 time.sleep(1.0 + rng.uniform(0, 0.1))
-            reader.join(20.0)
+            reader.join(3.0)
         folder.unlock()
-        delays = [b - a for a, b in zip(written, seen, strict=True)]
+        # Two rows that are read together are told of once.
+        delays = [min(seen_at for seen_at in seen if seen_at >= a) - a for a in written]
         print(f"a row is seen after {statistics.mean(delays):.2f} s, at most {max(delays):.2f} s")
 
 
