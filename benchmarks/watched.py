@@ -234,7 +234,10 @@ def train(folder: Path, seconds: float, *, watched: bool, preset: list[str]) -> 
             )
             threading.Thread(target=look, args=(address, seconds), daemon=True).start()
         run.communicate()
-    return json.loads((folder / "summary.json").read_text())["steps_per_second"]
+    speed = json.loads((folder / "summary.json").read_text())["steps_per_second"]
+    if speed is None:
+        raise SystemExit(f"a run learnt no two batches in {seconds:g} s; type a longer --seconds")
+    return speed
 
 
 def look(address: str, seconds: float) -> None:

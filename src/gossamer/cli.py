@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import faulthandler
 import gc
 import importlib.util
 import json
@@ -72,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # For hours, whoever reads on.
     trains = words[:1] in (["train"], ["sweep"]) and TELLS.isdisjoint(words)
     streams = Streams(breaks=not trains, results_alone="--json" in words)
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # standard error is closed
+        faulthandler.enable()  # a simulator's native code may end the process: where, is told
     try:
         code = _main(words)
     except SystemExit as ended:  # argparse's, after its help
@@ -110,15 +113,18 @@ def _main(words: list[str]) -> int:
 
 @contextlib.contextmanager
 def _told_exits() -> Generator[None]:
-    """Context in which `os._exit(0)`, as an environment may call it, does not look like a run that is done."""
+    """Context in which `os._exit`, as an environment may call it, is told, and does not look like a run that is done."""
     ends, process = os._exit, os.getpid()
 
     def end(code: int) -> NoReturn:
-        if code == 0 and os.getpid() == process:  # a forked child may end as it likes
-            text = b"gossamer: the process was ended from within, by os._exit(0), as by an environment; "
+        if os.getpid() == process:  # a forked child may end as it likes
+            text = (
+                f"gossamer: the process was ended from within, by os._exit({code}), as by an environment; "
+                "nothing was saved since the last checkpoint\n"
+            )
             with contextlib.suppress(OSError):
-                os.write(2, text + b"nothing was saved since the last checkpoint\n")
-            code = 1
+                os.write(2, text.encode())
+            code = code or 1
         ends(code)
 
     end.__wrapped__ = ends  # type: ignore[attr-defined]  # for gossamer's own
@@ -222,6 +228,7 @@ def _train(words: list[str]) -> int | None:
         saved_settings,
         show_config,
     )
+    from gossamer.config.cores import actors_for
 
     asked = parse_train(words)
     if asked.wants_help:
@@ -254,11 +261,13 @@ def _train(words: list[str]) -> int | None:
             from gossamer.envs.making import refuse_unknown
 
             refuse_unknown(config.env_id)
+        each = max(num_cores() // config.num_learners, 1)
+        actors = 0 if asked.seeds else actors_for(config, each, gpu=bool(visible_gpus()))
+        if actors and config.actors_per_learner is None:
+            layers["actors_per_learner"] += f", {actors} here"
         print(show_config(config, layers))
         return None
     if asked.seeds is None and config.placement == "local":
-        from gossamer.config.cores import actors_for
-
         if config.num_learners > 1 or actors_for(config, num_cores(), gpu=bool(visible_gpus())):
             from gossamer.run.placements.fork_server import fork_server
 

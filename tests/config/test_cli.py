@@ -233,6 +233,27 @@ def test_show_config_refuses_an_id_that_nobody_knows(capsys: Any) -> None:
     assert "did you mean CartPole-v1?" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "here"),
+    [
+        (["CartPole-v1", "algorithm:vtrace"], "default, 1 here"),
+        (["CartPole-v1", "algorithm:vtrace", "--num-learners", "2"], "default"),
+        (["CartPole-v1", "algorithm:vtrace", "--seeds", "2"], "default"),
+        (["CartPole-v1", "algorithm:vtrace", "--actors-per-learner", "0"], "command line"),
+    ],
+)
+def test_show_config_tells_of_an_actor_process_that_nobody_asked_for(
+    words: list[str], here: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.delenv(MACHINE, raising=False)
+    monkeypatch.setattr(cli, "num_cores", lambda: 2)
+    monkeypatch.setattr(cli, "visible_gpus", list)
+    monkeypatch.setattr("gossamer.config.cores.main_is_ours", lambda: True)
+    assert cli.main(["train", *words, "--show-config"]) == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("actors_per_l")]
+    assert line.endswith(f"# {here}")
+
+
 def test_show_config_prints_a_file_that_gives_the_same_config(capsys: Any) -> None:
     assert cli.main(["train", "--config", "pong", "debug", "--show-config", "--seed", "4"]) == 0
     text = capsys.readouterr().out

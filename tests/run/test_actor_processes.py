@@ -169,6 +169,8 @@ def test_an_actor_that_is_killed_comes_back(tmp_path: Path, lag: str) -> None:
     assert err.count("actor 1 has died (signal 9); a new one begins new episodes") == 2
     assert summary_of(folder)["env_steps"] >= total
     assert summary_of(folder)["restarts"] == 0, "of learners"
+    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["learner/actor_restarts"] == 2
 
 
 def test_after_a_death_a_run_does_not_go_on_exactly_and_says_so(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,25 @@ def test_one_that_ends_the_process_is_no_success(tmp_path: Path) -> None:
     )
     (row,) = list_runs(str(tmp_path))
     assert row.state == "killed"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "says"),
+    [
+        ("LeavesAtOnce", 3, "the process was ended from within, by os._exit(3), as by an env"),
+        ("Crashes", -signal.SIGSEGV, "Fatal Python error: Segmentation fault"),
+    ],
+)
+def test_one_that_ends_the_process_in_its_first_step_is_told_of(
+    name: str, code: int, says: str, tmp_path: Path
+) -> None:
+    with Session(words(f"broken_envs:{name}", tmp_path / "run"), tmp_path) as session:
+        ended, _, err = session.end()
+    assert ended == code
+    assert says in err
+    if code < 0:
+        assert re.search(r'broken_envs\.py", line \d+ in reward', err), "and where"
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.timeout(300)

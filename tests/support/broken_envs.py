@@ -106,6 +106,21 @@ class Leaves(Plain):
         return 1.0
 
 
+class LeavesAtOnce(Plain):
+    """Ends its process in the first step."""
+
+    def reward(self) -> float:
+        os._exit(3)
+
+
+class Crashes(Plain):
+    """Ends its process in the first step as native code that reads where nothing is."""
+
+    def reward(self) -> float:
+        os.kill(os.getpid(), signal.SIGSEGV)
+        return 1.0
+
+
 class LeavesLater(Plain):
     """Does so after a thousand steps of all its kind."""
 

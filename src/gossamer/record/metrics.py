@@ -89,6 +89,10 @@ METRICS: Mapping[str, Metric] = {
     "learner/env_steps": Metric(
         "steps", "env steps of this learner's own actors; only with several learners"
     ),
+    "learner/actor_restarts": Metric(
+        "restarts",
+        "times so far that an actor process of this learner died and was replaced; only with actor processes",
+    ),
     "learner/loss": Metric(
         "1", "the minimised loss: the sum over valid rows, divided by the number of valid rows"
     ),

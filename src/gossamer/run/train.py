@@ -304,10 +304,9 @@ class _Session:
             self.config = replace(config, init_from=str(source.path.resolve()))
         with contextlib.ExitStack() as stack:
             # Processes make their environments later, which the supervisor tells.
-            resumed = self.state is not None
-            if resumed or layout_of(self.config) is None:
-                num_envs = self.plan.num_envs
-                making = wording.making_in_words(self.config, num_envs, resumed=resumed)
+            if self.state is not None or layout_of(self.config) is None:
+                replays = is_repeatable(self.state, self.spec)
+                making = wording.making_in_words(self.config, self.plan.num_envs, resumed=replays)
                 self.beginning.at(making)
             placement = place(
                 self.config,

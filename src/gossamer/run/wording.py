@@ -213,11 +213,14 @@ def raise_failure(failure: BaseException, folder: RunFolder) -> None:
     if isinstance(failure, (ConfigError, KeyboardInterrupt)):
         raise failure
     resumes = bool(folder.checkpoints().list())
-    hint = f"; next: gossamer train --resume {quoted(folder.shown)}" if resumes else ""
+    again = f"gossamer train --resume {quoted(folder.shown)}"
+    hint = f"; next: {again}" if resumes else ""
     if isinstance(failure, RunFailed):
         _, _, details = str(failure).strip().partition("\n")
         if details:
             print(details, file=sys.stderr)
+            # What has raised it will do so again.
+            hint = hint and f"; once this is repaired or caught: {again}"
         raise RunFailed(headline(failure) + hint) from failure
     if isinstance(failure, OSError) and failure.errno == errno.EBADF:
         raise RunFailed(

@@ -74,6 +74,8 @@ class Rows:
             }
             if learner.num_learners > 1:
                 row["learner/env_steps"] = learner.own_env_steps
+            if processes := everyone[i].actor.processes:
+                row["learner/actor_restarts"] = sum(x["restarts"] for x in processes)
             if before and now - self._at[i] >= LEAST_SECONDS:
                 took = max(now - self._at[i], 1e-9)
                 # A wait counts where it ends, and may have begun before.
