@@ -267,11 +267,12 @@ def _train(words: list[str]) -> int | None:
             layers["actors_per_learner"] += f", {actors} here"
         print(show_config(config, layers))
         return None
-    if asked.seeds is None and config.placement == "local":
-        if config.num_learners > 1 or actors_for(config, num_cores(), gpu=bool(visible_gpus())):
-            from gossamer.run.placements.fork_server import fork_server
+    several = config.num_learners > 1
+    several = several or actors_for(config, num_cores(), gpu=bool(visible_gpus())) > 0
+    if asked.seeds is None and config.placement == "local" and several:
+        from gossamer.run.placements.fork_server import fork_server
 
-            fork_server()  # imports while we do
+        fork_server()  # imports while we do
     watched = None
     if asked.watch:
         from gossamer.dashboard.beside import folder_of, start_beside
