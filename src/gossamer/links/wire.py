@@ -6,7 +6,6 @@ its power, or its network, says nothing.
 
 from __future__ import annotations
 
-import json
 import secrets
 import selectors
 import socket
@@ -20,7 +19,7 @@ import numpy as np
 from gossamer.system.messages import Head, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from gossamer.system.messages import Message
 
@@ -32,10 +31,10 @@ LOOK_SECONDS = 0.5
 """Pause between two looks at whether callers are still wanted, and after a call that could not be taken."""
 MAX_HEAD_BYTES = 64 << 20
 """Largest JSON of a message, in bytes."""
-MAX_HELLO_BYTES = 256
-"""Largest JSON of a caller's first message, in bytes; one with a token has about 60."""
+TOKEN_BYTES = 32
+"""Length of a token, with which a caller begins; nothing else that a stranger says is read."""
 HELLO_SECONDS = 5.0
-"""Time that a caller has for all of its first message."""
+"""Time that a caller has for all of its token."""
 MAX_HELLOS = 64
 """Callers at a time that have not yet said all of it; the longest waiting is hung up on."""
 _LENGTH_BYTES = 4
@@ -75,18 +74,15 @@ class Wire:
             OSError: nobody answers there.
         """
         made = cls(socket.create_connection((address.host, address.port), timeout=SILENT_SECONDS))
-        made._send(json.dumps({"token": address.token}).encode())
+        made._end.sendall(address.token.encode())
         return made
 
     def send(self, message: Any) -> None:
         """Send a message, large tensors from where they lie; raise OSError without a reader."""
         packed = pack(message)
-        self._send(packed.head, packed.chunks())
-
-    def _send(self, head: bytes, chunks: Iterable[memoryview | bytes] = ()) -> None:
         with self._sending:
-            small = bytearray(len(head).to_bytes(_LENGTH_BYTES, "little") + head)
-            for chunk in chunks:
+            small = bytearray(len(packed.head).to_bytes(_LENGTH_BYTES, "little") + packed.head)
+            for chunk in packed.chunks():
                 if len(small) + len(chunk) <= _SMALL_BYTES:  # a call for each would take longer
                     small += chunk
                     continue
@@ -137,9 +133,7 @@ class Wire:
 
     def close(self) -> None:
         """End the connection; whoever waits on it, at either end, is told."""
-        with suppress(OSError):
-            self._end.shutdown(socket.SHUT_RDWR)
-        self._end.close()
+        _hang_up(self._end)
 
 
 class Listener:
@@ -151,7 +145,7 @@ class Listener:
 
     def __init__(self, host: str):
         self._end = socket.create_server((host, 0), backlog=64)
-        self.address = Address(host, self._end.getsockname()[1], secrets.token_hex(16))
+        self.address = Address(host, self._end.getsockname()[1], secrets.token_hex(TOKEN_BYTES // 2))
 
     def accept(self, wanted: Callable[[], bool]) -> Wire | None:
         """Wait for one caller who knows the token, as long as one is wanted."""
@@ -173,18 +167,18 @@ class Listener:
                         elif hellos[key.fd].ends():
                             ends.unregister(key.fd)
                             caller = hellos.pop(key.fd)
-                            if caller.has(self.address.token):
+                            if secrets.compare_digest(caller.said, self.address.token.encode()):
                                 yield Wire(caller.end)
                             else:
-                                caller.hang_up()
+                                _hang_up(caller.end)
                     now, spare = time.monotonic(), len(hellos) - MAX_HELLOS
                     for i, (fd, caller) in enumerate(list(hellos.items())):
                         if i < spare or caller.until < now:
                             ends.unregister(fd)
-                            hellos.pop(fd).hang_up()
+                            _hang_up(hellos.pop(fd).end)
             finally:
                 for caller in hellos.values():
-                    caller.hang_up()
+                    _hang_up(caller.end)
 
     def _accepted(self) -> _Hello | None:
         try:
@@ -199,7 +193,7 @@ class Listener:
 
 
 class _Hello:
-    """A caller that has not yet said the token, and what it has said so far.
+    """A caller that has not yet said all of the token, and what it has said so far.
 
     Args:
         end: a connected socket that does not block.
@@ -207,33 +201,21 @@ class _Hello:
 
     def __init__(self, end: socket.socket):
         self.end, self.until = end, time.monotonic() + HELLO_SECONDS
-        self._said, self._size = b"", _LENGTH_BYTES
-        self._failed = False
+        self.said = b""
 
     def ends(self) -> bool:
-        """Take what has come, and no more than is the hello's; return whether that is all of it, or no hello."""
+        """Take what has come of the token; return whether that is all of it, or all there will be."""
         try:
-            said = self.end.recv(self._size - len(self._said))
+            said = self.end.recv(TOKEN_BYTES - len(self.said))
         except BlockingIOError:
             return False
         except OSError:
             said = b""
-        self._said += said
-        if said and len(self._said) == self._size == _LENGTH_BYTES:
-            self._size += int.from_bytes(self._said, "little")
-        self._failed = not said or self._size > _LENGTH_BYTES + MAX_HELLO_BYTES
-        return self._failed or len(self._said) == self._size
+        self.said += said
+        return not said or len(self.said) == TOKEN_BYTES
 
-    def has(self, token: str) -> bool:
-        """Whether it has said the token."""
-        with suppress(Exception):  # whatever a stranger says must not keep others from calling
-            said = json.loads(self._said[_LENGTH_BYTES:])["token"]
-            known = secrets.compare_digest(str(said).encode(), token.encode())
-            return known and not self._failed
-        return False
 
-    def hang_up(self) -> None:
-        """End the call."""
-        with suppress(OSError):
-            self.end.shutdown(socket.SHUT_RDWR)
-        self.end.close()
+def _hang_up(end: socket.socket) -> None:
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()
