@@ -10,7 +10,7 @@ from groups import boxes_for, mailbox
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import AWAITS, BEATS
 from gossamer.links.stopping import Stopped, StopSignal
-from gossamer.links.threads import wait_until
+from gossamer.links.threads import StoppableCondition
 from gossamer.system.signs import Patience, Sign
 
 
@@ -98,13 +98,14 @@ def test_echoes_keep_a_role_alive_here_but_not_elsewhere():
 
 
 def test_a_wait_among_threads_ends_by_a_stop_or_by_silence():
-    condition, stop = threading.Condition(), StopSignal()
+    stop = StopSignal()
+    condition = StoppableCondition(stop)
     patience = Patience.with_sign(Sign("the actor"), 0.3)
     with condition, pytest.raises(RunFailed, match="the actor has shown no sign of life"):
-        wait_until(condition, lambda: False, stop, patience, "a trajectory")
+        condition.wait_until(lambda: False, patience, "a trajectory")
     stop.stop()
     with condition, pytest.raises(Stopped):
-        wait_until(condition, lambda: False, stop, patience, "a trajectory")
+        condition.wait_until(lambda: False, patience, "a trajectory")
 
 
 def test_learners_that_wait_for_others_live_as_long_as_those():

@@ -33,14 +33,36 @@ class Roles:
         self.learner = Patience.with_sign(self.learning, patience_seconds)
 
 
+class StoppableCondition(threading.Condition):
+    """A condition whose waits end with a stop, too.
+
+    Args:
+        stop: ends every wait.
+    """
+
+    def __init__(self, stop: StopSignal):
+        super().__init__()
+        self._stop = stop
+
+    def wait_until(self, predicate: Callable[[], bool], patience: Patience, what: str) -> None:
+        """Wait, the condition held, until predicate; raise Stopped on a stop, RunFailed when patience ends."""
+        if predicate():
+            return
+        wait = patience.wait(what)
+        while not predicate():
+            if self._stop.stopped:
+                raise Stopped
+            wait.look()
+            self.wait(LOOK_SECONDS)
+
+
 class ThreadQueue:
     """TrajectoryQueue among threads of one process: preallocated slots, only references travel."""
 
     def __init__(self, slots: list[Trajectory], stop: StopSignal, roles: Roles):
         self._free = deque(slots)
         self._full: deque[Trajectory] = deque()
-        self._changed = threading.Condition()
-        self._stop = stop
+        self._changed = StoppableCondition(stop)
         self._roles = roles
         self.waited_seconds = {"slot": 0.0, "get": 0.0}
 
@@ -67,12 +89,8 @@ class ThreadQueue:
     def wait_full(self, count: int) -> list[Trajectory]:
         """Wait until `count` written slots lie in the queue and return them, still queued."""
         with self._changed:
-            wait_until(
-                self._changed,
-                lambda: len(self._full) >= count,
-                self._stop,
-                self._roles.actor,
-                "a trajectory",
+            self._changed.wait_until(
+                lambda: len(self._full) >= count, self._roles.actor, "a trajectory"
             )
             return list(self._full)
 
@@ -81,42 +99,24 @@ class ThreadQueue:
     ) -> Trajectory:
         began = time.perf_counter()
         with self._changed:
-            wait_until(self._changed, lambda: bool(held), self._stop, patience, what)
+            self._changed.wait_until(lambda: bool(held), patience, what)
             self.waited_seconds[role] += time.perf_counter() - began
             return held.popleft()
-
-
-def wait_until(
-    condition: threading.Condition,
-    predicate: Callable[[], bool],
-    stop: StopSignal,
-    patience: Patience,
-    what: str,
-) -> None:
-    """Wait, condition held, until predicate; raise Stopped on a stop, RunFailed when patience ends."""
-    if predicate():
-        return
-    wait = patience.wait(what)
-    while not predicate():
-        if stop.stopped:
-            raise Stopped
-        wait.look()
-        condition.wait(LOOK_SECONDS)
 
 
 class Gate:
     """An actor passes it for each trajectory; who holds it keeps the actor between two."""
 
     def __init__(self, stop: StopSignal, roles: Roles):
-        self._stop, self._roles = stop, roles
-        self._changed = threading.Condition()
+        self._roles = roles
+        self._changed = StoppableCondition(stop)
         self._passing = self._held = False
 
     @contextmanager
     def passing(self) -> Generator[None]:
         """Collect in this context; wait until nobody holds the gate."""
         with self._changed:
-            self._wait(lambda: not self._held, self._roles.learner, "a checkpoint")
+            self._changed.wait_until(lambda: not self._held, self._roles.learner, "a checkpoint")
             self._passing = True
         try:
             yield
@@ -132,7 +132,7 @@ class Gate:
             self._held = True
         try:
             with self._changed:
-                self._wait(
+                self._changed.wait_until(
                     lambda: not self._passing, self._roles.actor, "the end of its trajectory"
                 )
             yield
@@ -140,9 +140,6 @@ class Gate:
             with self._changed:
                 self._held = False
                 self._changed.notify_all()
-
-    def _wait(self, predicate: Callable[[], bool], patience: Patience, what: str) -> None:
-        wait_until(self._changed, predicate, self._stop, patience, what)
 
 
 class ThreadBoard:
@@ -157,8 +154,8 @@ class ThreadBoard:
         self._device = like[0].device
         self._written = [Mark(self._device) for _ in range(2)]
         self._read: list[list[Mark]] = [[], []]  # of those who copy what is held
-        self._changed = threading.Condition()
-        self._stop, self._roles = stop, roles
+        self._changed = StoppableCondition(stop)
+        self._roles = roles
         self.waited_seconds = 0.0
 
     @property
@@ -188,13 +185,7 @@ class ThreadBoard:
         began = time.perf_counter()
         with self._changed:
             what = f"version {version} of the parameters"
-            wait_until(
-                self._changed,
-                lambda: self.newest >= version,
-                self._stop,
-                self._roles.learner,
-                what,
-            )
+            self._changed.wait_until(lambda: self.newest >= version, self._roles.learner, what)
             self.waited_seconds += time.perf_counter() - began
             found = version if exact else self.newest
             place = found % 2
