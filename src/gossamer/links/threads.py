@@ -8,6 +8,8 @@ from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import torch
+
 from gossamer.links.stopping import LOOK_SECONDS, Stopped, StopSignal
 from gossamer.system.devices import Mark
 from gossamer.system.signs import Patience, Sign
@@ -146,8 +148,6 @@ class ThreadBoard:
     """ParamsBoard among threads: the two newest versions are kept, so lag 1 can ask exactly."""
 
     def __init__(self, like: list[Tensor], stop: StopSignal, roles: Roles):
-        import torch
-
         self._held = [[torch.empty_like(x) for x in like] for _ in range(2)]
         self._versions = [-1, -1]
         # On a GPU, where a copy has been asked for long before it is made.
@@ -165,8 +165,6 @@ class ThreadBoard:
 
     def publish(self, params: list[Tensor], version: int) -> None:
         """Copy parameters and moments of `version` to the board; never waits for readers."""
-        import torch
-
         with self._changed:
             place = version % 2
             for mark in self._read[place]:
@@ -180,8 +178,6 @@ class ThreadBoard:
 
     def read(self, version: int, into: list[Tensor], *, exact: bool) -> int:
         """Wait for `version` (or later unless exact), copy it into tensors, return its number."""
-        import torch
-
         began = time.perf_counter()
         with self._changed:
             what = f"version {version} of the parameters"
