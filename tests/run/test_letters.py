@@ -125,7 +125,9 @@ def test_what_a_learner_writes_is_there_soon_and_again_after_a_connection_was_lo
         into = torch.empty(5), torch.empty(3, dtype=torch.float64)
         assert there.read(0, range(1 << 62), into) == 1
         assert into[0].tolist() == [1.0] * 5
-        assert there.notes(0, 1) == (2, 3)
+        found = there.find(0, range(1, 2))
+        assert found is not None
+        assert found.notes == (2, 3)
         assert writes.sent_bytes >= 2 * (4 * 5 + 8 * 3)
     finally:
         writes.close()

@@ -80,13 +80,14 @@ def make_memory(nbytes: int, path: str = "") -> tuple[int, mmap.mmap]:
         raise
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     """A whole message, as its header told of it at one moment."""
 
     slot: int
     sequence: int
     update: int
     notes: tuple[int, int]
+    """What its writer says about it."""
 
 
 class Mailboxes:
@@ -190,7 +191,7 @@ class Mailboxes:
         Never waits; a message that is overwritten meanwhile is looked for anew.
         """
         for _ in range(100):
-            place = self._newest(rank, updates)
+            place = self.find(rank, updates)
             if place is None:
                 return None
             for target, x in zip(into, self.messages[rank][place.slot], strict=True):
@@ -202,32 +203,21 @@ class Mailboxes:
                 return place.update
         return None
 
-    def notes(self, rank: int, update: int) -> tuple[int, int] | None:
-        """Return what a learner's message of `update` says about itself; None if it is not there any more."""
-        place = self._newest(rank, range(update, update + 1))
-        return None if place is None else place.notes
-
     def newest(self, rank: int, updates: range) -> int | None:
         """Return the update of the newest message of `rank` among `updates`, None without one."""
-        place = self._newest(rank, updates)
+        place = self.find(rank, updates)
         return None if place is None else place.update
 
     def posted(self, rank: int) -> list[int]:
         """Return the updates of a learner's whole messages, the oldest first."""
-        both = [self._newest(rank, range(FAR))]
+        both = [self.find(rank, range(FAR))]
         if both[0] is not None:
-            both.append(self._newest(rank, range(both[0].update)))
+            both.append(self.find(rank, range(both[0].update)))
         return sorted(place.update for place in both if place is not None)
 
-    def slot_of(self, rank: int, update: int) -> int:
-        """Return where the message of `update` lies; it must be there, and nobody about to overwrite it."""
-        place = self._newest(rank, range(update, update + 1))
-        assert place is not None, (rank, update)
-        return place.slot
-
-    def _newest(self, rank: int, updates: range) -> _Found | None:
-        """Return where the newest whole message among `updates` is."""
-        found: _Found | None = None
+    def find(self, rank: int, updates: range) -> Found | None:
+        """Return where the newest whole message of `rank` among `updates` is, None without one."""
+        found: Found | None = None
         for slot, header in enumerate(self.slot_headers[rank]):
             sequence = int(header[SEQUENCE])
             fence()
@@ -236,7 +226,7 @@ class Mailboxes:
             fence()
             whole = sequence and sequence % 2 == 0 and int(header[SEQUENCE]) == sequence
             if whole and update in updates and (found is None or update > found.update):
-                found = _Found(slot, sequence, update, notes)
+                found = Found(slot, sequence, update, notes)
         return found
 
 
@@ -304,7 +294,9 @@ class Mailbox:
 
     def place_of(self, peer: int, update: int) -> int:
         """Return which of two the message of `update` is; it must be there, and nobody about to overwrite it."""
-        return self.boxes.slot_of(peer, update)
+        place = self.boxes.find(peer, range(update, update + 1))
+        assert place is not None, (peer, update)
+        return place.slot
 
     def wait_posted(self, peer: int, updates: range) -> int | None:
         """Wait for a message of `peer` among `updates`, return its update; None if it left without."""

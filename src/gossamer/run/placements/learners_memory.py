@@ -151,16 +151,12 @@ class PolicyBoards:
         while True:
             version = self.boxes.read(rank, range(1 << 62), into)
             assert version is not None, f"learner {rank} has published nothing"
-            if (at := self.boxes.notes(rank, version)) is not None:
-                return _Heard(version, at)
+            if (found := self.boxes.find(rank, range(version, version + 1))) is not None:
+                return _Heard(version, found.notes)
 
     def _newest(self, rank: int) -> _Heard:
-        while True:
-            version = self.newest(rank)
-            if version < 0:
-                return _Heard(version, (0, 0))
-            if (at := self.boxes.notes(rank, version)) is not None:
-                return _Heard(version, at)
+        found = self.boxes.find(rank, range(1 << 62))
+        return _Heard(-1, (0, 0)) if found is None else _Heard(found.update, found.notes)
 
 
 @dataclass(frozen=True)
