@@ -21,12 +21,14 @@ from torch import Tensor
 
 from gossamer.links.stopping import LOOK_SECONDS, Stopped
 from gossamer.system import devices
-from gossamer.system.blocks import ALIGNMENT, lay_out, view
+from gossamer.system.blocks import lay_out, view
 from gossamer.system.reading import expand
 from gossamer.system.signs import Patience, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
+
+    from numpy.typing import NDArray
 
     from gossamer.links.protocols import Message
     from gossamer.links.stopping import StopSignal
@@ -43,10 +45,12 @@ BEATS, AWAITS, LEADER, PRESENT = range(16, 20)
 """Further words, on a line of their own: the signs of life of a process and for which learner it waits, plus 1,
 both in the mailbox of the first of its learners; which that is, plus 1, in everyone's; whether a learner has been
 made and is about to join."""
-HEADER_BYTES = 3 * ALIGNMENT
-"""Bytes of a mailbox's header."""
+HEADER_WORDS = 24
+"""Words of a mailbox's header: three lines."""
 SEQUENCE, UPDATE, NOTE = range(3)
 """Words of a slot's header, int64: odd while it is written; the message's update; two notes about it."""
+SLOT_WORDS = 4
+"""How many these are; every header has a line of its own."""
 FAR = 1 << 62
 """An update that nobody reaches."""
 JOIN_AHEAD, JOIN_AHEAD_BY_MAIL = 4, 32
@@ -102,34 +106,23 @@ class Mailboxes:
     def __init__(self, memory: mmap.mmap, num_learners: int, sizes: tuple[int, int]):
         self.memory, self.num_learners, self.sizes = memory, num_learners, sizes
         self.join_ahead = JOIN_AHEAD
-        per_learner = self.nbytes(1, sizes)
-        places, message_bytes = _message(sizes)
-        words = ALIGNMENT // 8
-        header_words = HEADER_BYTES // 8
-        self.headers: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-        self.slot_headers: list[list[np.ndarray[tuple[int], np.dtype[np.int64]]]] = []
+        self.headers: list[NDArray[np.int64]] = []
+        self.slot_headers: list[list[NDArray[np.int64]]] = []
         self.messages: list[list[Message]] = []
+        places, nbytes = _mailbox(sizes)
         for rank in range(num_learners):
-            offset = rank * per_learner
-            self.headers.append(np.frombuffer(memory, np.int64, header_words, offset))
-            offset += HEADER_BYTES
-            slots: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
-            messages: list[Message] = []
-            for _ in range(SLOTS):
-                slots.append(np.frombuffer(memory, np.int64, words, offset))
-                offset += ALIGNMENT
-                singles, doubles = (
-                    view(memory, x._replace(offset=offset + x.offset)) for x in places
-                )
-                offset += message_bytes
-                messages.append((singles, doubles))
-            self.slot_headers.append(slots)
-            self.messages.append(messages)
+            begin = rank * nbytes
+            header, *slots = (
+                view(memory, x._replace(offset=begin + x.offset)) for x in places
+            )
+            self.headers.append(header.numpy())
+            self.slot_headers.append([x.numpy() for x in slots[::3]])
+            self.messages.append([*zip(slots[1::3], slots[2::3], strict=True)])
 
     @staticmethod
     def nbytes(num_learners: int, sizes: tuple[int, int]) -> int:
         """Return how much memory L mailboxes take."""
-        return num_learners * (HEADER_BYTES + SLOTS * (ALIGNMENT + _message(sizes)[1]))
+        return num_learners * _mailbox(sizes)[1]
 
     def env_steps(self, rank: int) -> int:
         """Return how many steps a learner has learnt from."""
@@ -450,10 +443,14 @@ class Mailbox:
             self.waited_seconds += time.monotonic() - began
 
 
-def _message(sizes: tuple[int, int]) -> tuple[list[Place], int]:
-    """Return where the numbers of a message lie, and its bytes."""
-    kinds = (("singles", torch.float32), ("doubles", torch.float64))
-    return lay_out((name, dtype, (n,)) for (name, dtype), n in zip(kinds, sizes, strict=True))
+def _mailbox(sizes: tuple[int, int]) -> tuple[list[Place], int]:
+    """Return where a mailbox's header lies, and the header and numbers of each slot; and its bytes."""
+    slot = [
+        ("slot", torch.int64, (SLOT_WORDS,)),
+        ("singles", torch.float32, sizes[:1]),
+        ("doubles", torch.float64, sizes[1:]),
+    ]
+    return lay_out([("header", torch.int64, (HEADER_WORDS,)), *SLOTS * slot])
 
 
 _LOCK = threading.Lock()
