@@ -232,7 +232,7 @@ class Mailbox:
         stop: ends every wait.
         patience_seconds: longest silence of another learner, as `Patience` takes it.
         sign: of the learner, which lives as long as those it waits for do.
-        on_write: called when there is something for the other learners to see; None: they look by themselves.
+        on_write: called when there is something for the other learners to see; nothing where they look by themselves.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Mailbox:
         *,
         patience_seconds: float,
         sign: Sign | None = None,
-        on_write: Callable[[], None] | None = None,
+        on_write: Callable[[], None] = lambda: None,
     ):
         self.boxes, self.rank, self._on_write = boxes, rank, on_write
         self.num_learners, self.sizes = boxes.num_learners, boxes.sizes
@@ -258,20 +258,12 @@ class Mailbox:
         """Return where the two messages of a learner lie."""
         return self.boxes.messages[peer]
 
-    def posting(self, update: int) -> contextlib.AbstractContextManager[int]:
-        """Return a context in which this learner writes its message of `update`; it gives which of the two to write."""
-        posting = self.boxes.posting(self.rank, update)
-        return posting if self._on_write is None else self._then_told(posting)
-
     @contextlib.contextmanager
-    def _then_told(self, posting: contextlib.AbstractContextManager[int]) -> Generator[int]:
-        with posting as slot:
+    def posting(self, update: int) -> Generator[int]:
+        """Context in which this learner writes its message of `update`; gives which of the two to write."""
+        with self.boxes.posting(self.rank, update) as slot:
             yield slot
-        self._written()
-
-    def _written(self) -> None:
-        if self._on_write is not None:
-            self._on_write()
+        self._on_write()
 
     def posted(self) -> list[int]:
         """Return the updates of this learner's whole messages, the oldest first."""
@@ -339,7 +331,7 @@ class Mailbox:
         # On its side waiting for this decides whether it writes at all, and `posting` has a fence before it does.
         fence()
         self._header[COMBINED] = update + 1
-        self._written()
+        self._on_write()
 
     def begin(self, update: int, joined: int = 0) -> None:
         """Take part from `update` on: at the start, after a resume, or again after having left.
@@ -351,7 +343,7 @@ class Mailbox:
         self._header[JOINED] = joined
         fence()
         self._header[LEFT] = 0
-        self._written()
+        self._on_write()
 
     def join_running_group(self) -> int:
         """Join a group that runs in lock-step, at an update that nobody has mixed yet; return it."""
@@ -385,7 +377,7 @@ class Mailbox:
         self._header[word + 1] = env_steps
         fence()
         self._header[word] = update + 1
-        self._written()
+        self._on_write()
 
     def wait_announced(self, peer: int, update: int) -> int:
         """Wait for what `peer` announces of the version that begins with `update`; return the env steps.

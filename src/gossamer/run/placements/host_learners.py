@@ -52,7 +52,7 @@ class HostLearners:
     """Whether a snapshot can be continued exactly."""
     seed: int
     patience_seconds: float = PATIENCE_SECONDS
-    on_write: Callable[[], None] | None = None
+    on_write: Callable[[], None] = lambda: None
     """As a `Mailbox` has it."""
     threads: list[threading.Thread] = field(default_factory=list)
     """Threads of roles; one that does not end is left to whatever it is at."""
