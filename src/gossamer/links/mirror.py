@@ -20,6 +20,7 @@ from gossamer.links.mailboxes import (
     AWAITS,
     BEATS,
     FAR,
+    HEADER_WORDS,
     LEFT,
     POSTS,
     SLOTS,
@@ -34,6 +35,8 @@ _LOOKS = 100
 """At a header that its writer is changing; then what is there is taken, and the next letter has the rest."""
 _UPDATES = [ANNOUNCED + 2 * i for i in range(SLOTS)]
 """Words that tell that the words behind them are whole."""
+_PLAIN = [x for x in range(HEADER_WORDS) if x not in (LEFT, POSTS, *_UPDATES)]
+"""Words that may be written in any order."""
 
 
 class Post(NamedTuple):
@@ -85,10 +88,10 @@ class Outgoing:
         self,
         boxes: Mailboxes,
         ranks: Iterable[int],
-        heard: Collection[int],
+        heard: Collection[int] = (),
         *,
-        every: bool,
-        incarnation: int,
+        every: bool = False,
+        incarnation: int = 0,
         bare: bool = False,
     ):
         self._boxes, self._ranks, self._heard = boxes, tuple(ranks), heard
@@ -218,10 +221,7 @@ def _write(header: NDArray[np.int64], words: NDArray[np.int64]) -> None:
     """Write the words of a header in the order in which their writers do."""
     header[_UPDATES] = np.where(header[_UPDATES] == words[_UPDATES], words[_UPDATES], 0)
     fence()
-    kept = [LEFT, POSTS, *_UPDATES]
-    plain = np.ones(len(words), bool)
-    plain[kept] = False
-    header[plain] = words[plain]
+    header[_PLAIN] = words[_PLAIN]
     fence()
     header[_UPDATES] = words[_UPDATES]
     fence()
