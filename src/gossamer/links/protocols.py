@@ -1,4 +1,4 @@
-"""The links that join roles, as protocols: a queue of trajectories, a board of parameters, and peers."""
+"""The links that join roles, as protocols: a queue of trajectories, and peers."""
 
 from __future__ import annotations
 
@@ -30,18 +30,6 @@ class TrajectoryQueue(Protocol):
 
     def release(self, trajectory: Trajectory) -> None:
         """Give a learnt slot back to the actors."""
-        ...
-
-
-class ParamsBoard(Protocol):
-    """Learner to actors and evaluator: the latest parameters win; versions number them."""
-
-    def publish(self, params: list[Tensor], version: int) -> None:
-        """Copy parameters and moments of `version` to the board; never waits for readers."""
-        ...
-
-    def read(self, version: int, into: list[Tensor], *, exact: bool) -> int:
-        """Wait for `version` (or later unless exact), copy it into tensors, return its number."""
         ...
 
 

@@ -145,7 +145,7 @@ class Gate:
 
 
 class ThreadBoard:
-    """ParamsBoard among threads: the two newest versions are kept, so lag 1 can ask exactly."""
+    """Learner to actor and evaluator: the two newest versions are kept, so lag 1 can ask exactly."""
 
     def __init__(self, like: list[Tensor], stop: StopSignal, roles: Roles):
         self._held = [[torch.empty_like(x) for x in like] for _ in range(2)]
