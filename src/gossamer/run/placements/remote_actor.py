@@ -177,11 +177,13 @@ class RemoteActor:
         """Pass on what the team asks, with the parameters that are to act."""
         boxes, sent = self._memory.boxes, -1
         held = vectors(boxes.sizes, torch.device("cpu"))
-        inner, told = self._inner, time.monotonic()
+        inner = self._inner
         try:
             while not inner.closed:
-                readable = ready([inner.end.fileno()], LIFE_SECONDS)
-                for asked in inner.receive() if readable else ():
+                if not ready([inner.end.fileno()], LIFE_SECONDS):
+                    wire.send(StillHere())
+                    continue
+                for asked in inner.receive():
                     if isinstance(asked, Collect):
                         wanted = asked.version
                         newest = range(sent + 1, FAR) if wanted < 0 else range(wanted, wanted + 1)
@@ -190,10 +192,6 @@ class RemoteActor:
                             sent = found
                             asked = replace(asked, version=found, params=list(held))
                     wire.send(asked)
-                    told = time.monotonic()
-                if time.monotonic() - told >= LIFE_SECONDS:
-                    wire.send(StillHere())
-                    told = time.monotonic()
         except (OSError, ValueError, RunFailed):
             pass
         finally:
