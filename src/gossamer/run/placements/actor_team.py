@@ -346,7 +346,7 @@ class ActorTeam:
             core_units=self._core_units,
         )
         memory = TeamMemory(self._boxes, self._signs, slots)
-        member.popen = self._placer.start(member.index, task, memory, packet)
+        member.popen = RemoteActor(task, memory, packet, self._placer)
         member.channel = member.popen.channel
 
     def _ask(self, member: _Member, request: ActorRequest) -> None:

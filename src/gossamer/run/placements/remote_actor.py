@@ -55,6 +55,15 @@ _ENDED = -9
 """Exit code of an actor whose connection has ended."""
 
 
+class RemoteActorPlacer(NamedTuple):
+    """Has actors placed on other machines."""
+
+    machine: str
+    """Address of this one, at which they call."""
+    place: Callable[[ActorTask], None]
+    """Has an actor with this task started somewhere; returns at once."""
+
+
 class TeamMemory(NamedTuple):
     """Memory of a learner's process that an actor reads and writes."""
 
@@ -107,25 +116,28 @@ class RemoteActor:
     """The learner's end: a child process to the team, and its channel's other end.
 
     Args:
-        index: of the actor.
+        task: of the actor, but for the address that it calls.
         memory: of the team.
         packet: laid out as the actor's.
-        listener: at which the actor calls.
+        placer: has it started somewhere.
     """
 
     def __init__(
-        self, index: int, memory: TeamMemory, packet: TrajectoryPacket, listener: Listener
+        self, task: ActorTask, memory: TeamMemory, packet: TrajectoryPacket, placer: RemoteActorPlacer
     ):
         self.pid, self.machine = 0, ""
         self.returncode: int | None = None
-        self._index, self._memory, self._packet = index, memory, packet
+        self._index, self._memory, self._packet = task.actor, memory, packet
         self._wire: Wire | None = None
         self._closed = threading.Event()
         ours, theirs = socket.socketpair()
         self.channel: Channel[ActorReply] = Channel(ours, ActorReply)
         self._inner: Channel[ActorRequest] = Channel(theirs, ActorRequest)
         ours.setblocking(False)
-        threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+        listener = Listener(placer.machine)
+        self._serving = threading.Thread(target=self._serve, args=(listener,), daemon=True)
+        self._serving.start()
+        placer.place(replace(task, blocks=(), address=listener.address))
 
     def poll(self) -> int | None:
         """Return the exit code; None while it is there, or is awaited."""
@@ -139,11 +151,9 @@ class RemoteActor:
 
     def wait(self, seconds: float) -> int:
         """Wait until the connection has ended; raise TimeoutExpired."""
-        until = time.monotonic() + seconds
-        while self.returncode is None:
-            if time.monotonic() > until:
-                raise subprocess.TimeoutExpired("an actor on another machine", seconds)
-            time.sleep(0.01)
+        self._serving.join(seconds)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("an actor on another machine", seconds)
         return self.returncode
 
     def _serve(self, listener: Listener) -> None:
@@ -252,24 +262,3 @@ class TcpTeamLink:
         if beats != before or now - at >= LIFE_SECONDS:
             self._beats = (beats, now)
             self.tell(ActorAlive(beats))
-
-
-class RemoteActorPlacer:
-    """Has the actors of a team placed on other machines.
-
-    Args:
-        machine: this one's address, at which they call.
-        place: has an actor with this task started somewhere; returns at once.
-    """
-
-    def __init__(self, machine: str, place: Callable[[ActorTask], None]):
-        self._machine, self._place = machine, place
-
-    def start(
-        self, index: int, task: ActorTask, memory: TeamMemory, packet: TrajectoryPacket
-    ) -> RemoteActor:
-        """Return an actor that will come from somewhere."""
-        listener = Listener(self._machine)
-        made = RemoteActor(index, memory, packet, listener)
-        self._place(replace(task, blocks=(), address=listener.address))
-        return made
