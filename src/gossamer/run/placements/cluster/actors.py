@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import ray
 from msgspec.structs import replace
@@ -38,15 +38,6 @@ AGAIN_SECONDS = 1.0
 gone."""
 
 
-class _End(NamedTuple):
-    """How an actor's process has ended."""
-
-    settled: bool
-    """Whether it has called its team, which sees to it from then on, or was not wanted any more."""
-    failure: Failed | None
-    """Why it cannot go on."""
-
-
 class ActorHost:
     """Runs one actor's process on some machine; a Ray actor.
 
@@ -58,16 +49,13 @@ class ActorHost:
         here = replace(task, machine=ray.util.get_node_ip_address())
         self._popen, self._channel = spawn(here, ActorSettled | Failed)
 
-    def run(self) -> _End:
+    def run(self) -> list[ActorSettled | Failed]:
         """Wait until the process has ended; return what it told."""
-        failure, settled = None, False
+        told: list[ActorSettled | Failed] = []
         while not self._channel.closed:  # which it is once the process is gone
             if ready([self._channel.end.fileno()], LOOK_SECONDS):
-                for told in self._channel.receive():
-                    settled = settled or isinstance(told, ActorSettled)
-                    if isinstance(told, Failed):
-                        failure = told
-        return _End(settled, failure)
+                told += self._channel.receive()
+        return told
 
 
 class RemoteActors:
@@ -110,7 +98,7 @@ class RemoteActors:
         seconds = self._config.cluster.wait_seconds
         placed, ends = made.__ray_ready__.remote(), made.run.remote()  # one after the other
         who = "actor {1} of learner {0}".format(*_key(task))
-        end, why = _End(settled=False, failure=None), "its process has ended"
+        told, why = list[ActorSettled | Failed](), "its process has ended"
         try:
             done, _ = ray.wait([placed], timeout=seconds)
             if not done and self._hosts.get(_key(task)) is made:
@@ -122,12 +110,13 @@ class RemoteActors:
                         f"{free:g} are free"
                     )
                 )
-            end = cast("_End", ray.get(ends))
+            told = cast("list[ActorSettled | Failed]", ray.get(ends))
         except RayError as error:
             why = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
-        if end.failure is not None and self._hosts.get(_key(task)) is made:
-            self._tell(replace(end.failure, kind="RunFailed"))
-        elif not end.settled:
+        failed = [x for x in told if isinstance(x, Failed)]
+        if failed and self._hosts.get(_key(task)) is made:
+            self._tell(replace(failed[-1], kind="RunFailed"))
+        elif not any(isinstance(x, ActorSettled) for x in told):
             # A team that knew it has asked for another by then, or does not wait for this one's call.
             time.sleep(AGAIN_SECONDS * 2 ** (attempt - 1))
             self._start_again(made, task, attempt, f"{who} could not be started: {why}")
