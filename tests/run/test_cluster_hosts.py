@@ -29,7 +29,7 @@ from ray.exceptions import (
 
 from gossamer.links.wire import Address
 from gossamer.run.placements.cluster import placement as placement_module
-from gossamer.run.placements.cluster.agent import News, Where
+from gossamer.run.placements.cluster.agent import News
 from gossamer.run.placements.cluster.placement import Cluster
 
 WAIT_SECONDS, PATIENCE_SECONDS = 60.0, 300.0
@@ -133,8 +133,8 @@ class FakeSession:
     def close(self) -> None: ...
 
 
-def place_on(machine: str) -> Where:
-    return Where(machine, Address(machine, 1, "secret"))
+def place_on(machine: str) -> Address:
+    return Address(machine, 1, "secret")
 
 
 class Run:

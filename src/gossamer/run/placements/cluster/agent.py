@@ -80,15 +80,6 @@ class AgentStart:
     """Policies of the donors, and their own last one."""
 
 
-class Where(NamedTuple):
-    """Where an agent is."""
-
-    machine: str
-    """Its address in the cluster."""
-    letterbox: Address
-    """Where it takes letters."""
-
-
 class News(NamedTuple):
     """An agent's answer to the supervisor."""
 
@@ -140,9 +131,9 @@ class Agent:
         self._sent = 0, time.monotonic()  # bytes, and when
         self._sent_before = 0  # to agents that are gone
 
-    def where(self) -> Where:
-        """Return where this is."""
-        return Where(self._machine, self._letterbox.address)
+    def where(self) -> Address:
+        """Return where this takes letters, on its machine."""
+        return self._letterbox.address
 
     def begin(self, start: AgentStart) -> int:
         """Start the learners' process; return its number, 0 if it could not be started, of which the news tell."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_protocol import LoadInitialState
     from gossamer.run.host_state import HostState
-    from gossamer.run.placements.cluster.agent import News, Where
+    from gossamer.run.placements.cluster.agent import News
     from gossamer.run.placements.layout import Layout
     from gossamer.spec import EnvSpec
 
@@ -158,8 +158,8 @@ class ClusterHost:
     def note_place(self) -> None:
         """Record its place; raise what Ray says if it will have none."""
         asked, self.asked = self.asked, None
-        where: Where = cast("Any", ray.get(asked))
-        self.machine, self.letterbox = where
+        self.letterbox = cast("Address", ray.get(asked))
+        self.machine = self.letterbox.host
         self.here = self.machine == ray.util.get_node_ip_address()
         self.state.move("starting")
 
