@@ -14,8 +14,9 @@ from gossamer.envs.registry import read_spec
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import StopSignal
 from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Order, Ready
+from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.layout import layout_of
-from gossamer.system.messages import to_array
+from gossamer.system.messages import from_whole, to_array
 
 pytest.importorskip("ray", reason="Ray is an optional extra")
 
@@ -81,6 +82,11 @@ class FakeAgent:
         return [words for told, words in self.told if told == name]
 
     @property
+    def task(self) -> LearnerTask:
+        """The one that it was told to begin with."""
+        return from_whole(self.words_of("begin")[0][0], LearnerTask)
+
+    @property
     def orders(self) -> list[Order | None]:
         """What it was told of orders with questions for news."""
         return [words[3] for words in self.words_of("news")]
@@ -124,8 +130,8 @@ class FakeSession:
     def __init__(self, ray: FakeRay) -> None:
         self._ray = ray
 
-    def agent(self, assignment: Any) -> FakeAgent:
-        rank = assignment.task.ranks[0]
+    def agent(self, task: Any, hears: Any) -> FakeAgent:
+        rank = task.ranks[0]
         made = FakeAgent({"where": self._ray.where[rank]} if rank in self._ray.where else {})
         self._ray.agents.append((rank, made))
         return made
@@ -261,9 +267,9 @@ def test_the_others_go_on_without_a_host_that_finds_no_place_and_it_joins_them(
     run.place(2)
     run.poll()
     assert run.phases[2] == "starting"
-    (start,) = run.agent(2).words_of("begin")[0]
-    assert start.donors == {2: [0]}
-    assert start.incarnation == 0
+    task = run.agent(2).task
+    assert task.donors == {2: [0]}
+    assert task.incarnation == 0
     there, gone, has_replacement = run.agent(2).words_of("meet")[-1]
     assert (there.keys(), gone, has_replacement) == ({0, 1}, {}, True)
     assert {2} in [x[0].keys() for x in run.agent(0).words_of("meet")]
@@ -317,8 +323,8 @@ def test_a_dead_host_comes_back_in_its_next_incarnation(ray: FakeRay) -> None:
     assert run.agent(0).words_of("meet")[-1] == ({}, {1: (range(1, 2), 1)}, True)
     run.place(1, "10.0.0.3")
     run.poll()
-    (start,) = run.agent(1).words_of("begin")[0]
-    assert (start.incarnation, start.donors) == (1, {1: [0]})
+    task = run.agent(1).task
+    assert (task.incarnation, task.donors) == (1, {1: [0]})
     assert host.state.phase == "starting"
     host.state.move("learning")
     assert host.version == 1

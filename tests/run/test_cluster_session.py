@@ -14,7 +14,6 @@ pytest.importorskip("ray", reason="Ray is an optional extra")
 
 from gossamer.run.placements.cluster import session as session_module
 from gossamer.run.placements.cluster import whole_runs
-from gossamer.run.placements.cluster.agent import Assignment
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.cluster.whole_runs import RunCluster, WholeRun
 
@@ -114,11 +113,6 @@ def test_this_machine_has_several_names(ray: FakeRay) -> None:
     Session(config(2, address="localhost:6379"), 2, 2, 1).close()
 
 
-def assigned(first: int, end: int) -> Assignment:
-    task: Any = SimpleNamespace(ranks=(first, end))
-    return Assignment(task, hears={})
-
-
 def test_a_host_reserves_for_each_of_its_learners(ray: FakeRay) -> None:
     """Of five learners the last is alone; Ray gives parts of one GPU, or whole ones."""
     with pytest.raises(ConfigError, match=r"GPUs, 2 for each host, .* has 3: .* 0\.5, or"):
@@ -126,7 +120,7 @@ def test_a_host_reserves_for_each_of_its_learners(ray: FakeRay) -> None:
     ray.there["GPU"] = 5.0
     made = Session(config(5, per=2, gpus_per_learner=0.75, cpus_per_learner=1), 3, 2, 2)
     for ranks in ((0, 2), (4, 5)):
-        made.agent(assigned(*ranks))
+        made.agent(cast("Any", SimpleNamespace(ranks=ranks)), {})
     assert [(x["num_cpus"], x["num_gpus"]) for x in ray.reserved] == [(2, 2), (1, 0.75)]
 
 

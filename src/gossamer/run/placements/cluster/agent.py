@@ -7,7 +7,6 @@ supervisor asks.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import threading
 import time
@@ -20,8 +19,8 @@ from msgspec.structs import replace
 from gossamer.config import from_dict
 from gossamer.links.mailboxes import ENV_STEPS, make_memory
 from gossamer.links.mirror import Incoming, Outgoing
-from gossamer.run.checkpoint_contents import InitialState
 from gossamer.run.host_protocol import Died, Done, Failed, Notice, ProgressReport, Ready, Snapshot
+from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
 from gossamer.run.placements.fork_server import ready
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from gossamer.links.mirror import Letter
     from gossamer.links.wire import Address
     from gossamer.run.host_protocol import Event, Order
-    from gossamer.run.placements.child_protocol import LearnerTask
 
 POLICY_BYTES_PER_SECOND = 64e6
 """Policies that all learners together send the supervisor at most."""
@@ -50,34 +48,6 @@ LOOK_SECONDS = 0.1
 """Longest time between two looks at the process."""
 WHOSE = "a learner's agent"
 """Begins what is told of its own failures."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Assignment:
-    """Task of an agent, which it is given when it is made."""
-
-    task: LearnerTask
-    """But for its memory, and for what is known only when it has a place."""
-    hears: dict[int, tuple[int, ...]]
-    """Learners of this host whose messages another needs, by that host."""
-
-
-@dataclasses.dataclass(frozen=True)
-class AgentStart:
-    """The start of an agent's learners, once it has a place."""
-
-    incarnation: int
-    """How often these learners have died before."""
-    donors: dict[int, list[int]]
-    """As a `LearnerTask` has them."""
-    differs: str | None
-    """As a `LearnerTask` has it."""
-    initial: NDArray[np.uint8] | None
-    """An `InitialState` in one array; None: they begin anew, or with others' average."""
-    mail: Letter | None
-    """Headers of mailboxes that others cannot send."""
-    policies: Letter | None
-    """Policies of the donors, and their own last one."""
 
 
 class News(NamedTuple):
@@ -98,11 +68,13 @@ class Agent:
     Made when it has a place, which may be long after it was asked for; told only then what to begin with.
 
     Args:
-        assignment: what to run.
+        task: of the learners' process, but for its memory, and for what is known only when this has a place.
+        hears: learners of this host whose messages another needs, by that host.
     """
 
-    def __init__(self, assignment: Assignment):
-        task = assignment.task
+    def __init__(self, task: LearnerTask, hears: Mapping[int, tuple[int, ...]]):
+        self._ranks, self._hears = range(*task.ranks), hears
+        self._incarnation, self._bare = task.incarnation, task.transport != "memory"
         self._config = config = from_dict(task.config)
         sizes = Sizes(task.mixed_sizes, task.policy_sizes)
         # In place of the lock on the run folder, which is elsewhere: processes end with their agent.
@@ -112,7 +84,9 @@ class Agent:
         self._memory = Memory(blocks[:2], config, sizes, [])
         self._orders = SharedOrders(blocks[2], 1)
         self._mail = Incoming(self._memory.boxes)
-        self._assignment = assignment
+        boxes, boards, ranks = self._memory.boxes, self._memory.versions.boxes, self._ranks
+        self._headers = Outgoing(boxes, ranks, incarnation=task.incarnation)
+        self._policies = Outgoing(boards, ranks, ranks, incarnation=task.incarnation)
         self._peers: dict[int, Correspondent] = {}
         self._machine = ray.util.get_node_ip_address()
         self._letterbox = Letterbox(self._machine, self._mail.deliver)
@@ -126,7 +100,6 @@ class Agent:
         self._begun = threading.Event()
         self._host: ProcessHost | None = None
         self._actors = RemoteActors(config, self._tell)
-        self._incarnation = 0
         self._ordering = threading.Lock()
         self._sent = 0, time.monotonic()  # bytes, and when
         self._sent_before = 0  # to agents that are gone
@@ -135,28 +108,21 @@ class Agent:
         """Return where this takes letters, on its machine."""
         return self._letterbox.address
 
-    def begin(self, start: AgentStart) -> int:
-        """Start the learners' process; return its number, 0 if it could not be started, of which the news tell."""
-        boxes, boards = self._memory.boxes, self._memory.versions.boxes
-        ranks, self._incarnation = range(*self._assignment.task.ranks), start.incarnation
-        if start.mail is not None:
-            self._mail.deliver(start.mail)
-        if start.policies is not None:
-            Incoming(boards).deliver(start.policies)
-        self._headers = Outgoing(boxes, ranks, (), every=False, incarnation=start.incarnation)
-        self._policies = Outgoing(boards, ranks, ranks, every=False, incarnation=start.incarnation)
-        initial = start.initial
+    def begin(self, told: NDArray[np.uint8], mail: Letter | None, policies: Letter | None) -> int:
+        """Start the learners' process; return its number, 0 if it could not be started, of which the news tell.
+
+        Args:
+            told: task of the process, but for its memory and its machine, in one array.
+            mail: headers of mailboxes that others cannot send.
+            policies: policies of the donors, and the learners' own last ones.
+        """
+        if mail is not None:
+            self._mail.deliver(mail)
+        if policies is not None:
+            Incoming(self._memory.versions.boxes).deliver(policies)
         try:
-            task = replace(
-                self._assignment.task,
-                blocks=tuple(self._descriptors),
-                machine=self._machine,
-                donors=start.donors,
-                differs=start.differs,
-                incarnation=start.incarnation,
-                # Ray lends its memory for reading.
-                initial=None if initial is None else from_whole(initial.copy(), InitialState),
-            )
+            task = from_whole(told.copy(), LearnerTask)  # Ray lends its memory for reading
+            task = replace(task, blocks=tuple(self._descriptors), machine=self._machine)
             self._host = ProcessHost(
                 task,
                 self._memory,
@@ -193,15 +159,15 @@ class Agent:
         for host, (ranks, incarnation) in gone.items():
             self._mail.leave(ranks, incarnation)
             self._forget(host)
-        task, staleness = self._assignment.task, self._config.topology.staleness
+        staleness = self._config.topology.staleness
         for host, address in there.items():
             mail = Outgoing(
                 self._memory.boxes,
-                range(*task.ranks),
-                self._assignment.hears.get(host, ()),
+                self._ranks,
+                self._hears.get(host, ()),
                 every=staleness == 0,
                 incarnation=self._incarnation,
-                bare=task.transport != "memory",
+                bare=self._bare,
             )
             self._forget(host)
             paced = staleness >= FOREVER  # nobody waits for them

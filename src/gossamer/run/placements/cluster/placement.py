@@ -11,6 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
+from msgspec.structs import replace
 from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
@@ -27,7 +28,6 @@ from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Order, Ready
-from gossamer.run.placements.cluster.agent import AgentStart, Assignment
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.out_of_process import OutOfProcess
@@ -42,10 +42,12 @@ if TYPE_CHECKING:
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.links.collective import MeetingPoint
+    from gossamer.links.mirror import Letter
     from gossamer.links.wire import Address
     from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_protocol import LoadInitialState
     from gossamer.run.host_state import HostState
+    from gossamer.run.placements.child_protocol import LearnerTask
     from gossamer.run.placements.cluster.agent import News
     from gossamer.run.placements.layout import Layout
     from gossamer.spec import EnvSpec
@@ -77,26 +79,28 @@ class ClusterHost:
     """A host on some machine of the cluster, as the supervisor sees it; its agent is another one in each incarnation.
 
     Args:
-        ranks: of its learners.
+        task: of its process, but for its memory, and for what is known only when an agent has a place.
         state: of its first incarnation.
         memory: the supervisor's copy.
         strangers: learners with which its own exchange no letters.
-        make_agent: has an agent placed, and returns the handle of its Ray actor.
+        make_agent: has an agent with a task placed, and returns the handle of its Ray actor.
     """
 
     def __init__(
         self,
-        ranks: range,
+        task: LearnerTask,
         state: HostState,
         memory: Memory,
         strangers: Sequence[int],
-        make_agent: Callable[[], Any],
+        make_agent: Callable[[LearnerTask], Any],
     ):
-        self.ranks, self.state = ranks, state
+        self.ranks, self.state = range(*task.ranks), state
         self.failures = 0
         """Attempts to start an agent that have failed, in a row."""
         self.letterbox: Address
         """Where its agent takes letters, once it has a place."""
+        self.task = task
+        """Task of its process, in its present incarnation."""
         self._memory, self._strangers, self._make_agent = memory, strangers, make_agent
         self._mail, self._policies = Incoming(memory.boxes), Incoming(memory.versions.boxes)
         self.place()
@@ -108,7 +112,8 @@ class ClusterHost:
         self.machine, self.here, self.pid = "", False, 0
         self.order: Order | None = None
         """Goes with every question for news, so that it arrives though some are lost."""
-        self.agent = self._make_agent()
+        self.task = replace(self.task, incarnation=self.state.incarnation)
+        self.agent = self._make_agent(self.task)
         self.asked: Any = self.agent.where.remote()
         """Its answer to the question where it is, or for news; None: it is asked nothing."""
         self.ask_at = math.inf
@@ -168,14 +173,18 @@ class ClusterHost:
         """Whether its agent is still taking in what its learners begin with."""
         return self._begun is not None and not ray.wait([self._begun], timeout=0)[0]
 
-    def begin(self, start: AgentStart) -> None:
+    def begin(self, task: LearnerTask, *letters: Letter | None) -> None:
         """Let its learners begin, and ask for their news.
+
+        Args:
+            task: of their process, with what they begin with.
+            letters: as `Agent.begin` has them.
 
         Raises:
             RunFailed: there is no room on this machine for what they begin with.
         """
         try:
-            self._begun = self.agent.begin.remote(start)
+            self._begun = self.agent.begin.remote(to_array(task), *letters)
         except FULL as error:
             raise RunFailed(f"{NO_ROOM}, on this machine") from error
         self.heard_at = time.monotonic()
@@ -640,15 +649,14 @@ class Cluster(OutOfProcess):
     def _host(self, index: int, state: HostState) -> ClusterHost:
         """Have an agent placed."""
         meeting = self._meeting.address if self._meeting is not None else ""
-        assignment = Assignment(self._task(index, meeting=meeting), self._heard[index])
         near = {index, *self._neighbours(index)}
         far = (ranks for at, ranks in enumerate(self.layout.ranks) if at not in near)
         return ClusterHost(
-            self.layout.ranks[index],
+            self._task(index, meeting=meeting),
             state,
             self.memory,
             [*chain.from_iterable(far)],
-            partial(self._session.agent, assignment),
+            partial(self._session.agent, hears=self._heard[index]),
         )
 
     def _begin_host(
@@ -658,19 +666,12 @@ class Cluster(OutOfProcess):
         host, everyone = self.hosts[index], range(self.config.num_learners)
         policies = set(donors) | {x for each in donors.values() for x in each}
         gone = everyone if donors else self.absent()
-        mail = Outgoing(self.memory.boxes, gone, (), every=False, incarnation=0)
-        boards = Outgoing(
-            self.memory.versions.boxes, policies, policies, every=False, incarnation=0
+        differs = self.spec.differs if self._tried else None
+        host.begin(
+            replace(host.task, donors=donors, differs=differs, initial=initial),
+            Outgoing(self.memory.boxes, gone).letter(life=True),
+            Outgoing(self.memory.versions.boxes, policies, policies).letter(life=True),
         )
-        start = AgentStart(
-            incarnation=host.state.incarnation,
-            donors=donors,
-            differs=self.spec.differs if self._tried else None,
-            initial=None if initial is None else to_array(initial),
-            mail=mail.letter(life=True),
-            policies=boards.letter(life=True),
-        )
-        host.begin(start)
 
 
 def _cause(error: RayError) -> str:

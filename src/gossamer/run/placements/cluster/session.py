@@ -17,8 +17,10 @@ from gossamer.run.placements.cluster.joining import cluster_of_this_machine, sho
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gossamer.config import TrainConfig
-    from gossamer.run.placements.cluster.agent import Assignment
+    from gossamer.run.placements.child_protocol import LearnerTask
 
 RAY_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -168,9 +170,9 @@ class Session:
         where = "started here" if self.started else "joined"
         return f"a Ray cluster of {nodes} machine{'s' * (nodes > 1)} ({where})"
 
-    def agent(self, assignment: Assignment) -> Any:
-        """Start an agent on some machine; a Ray actor handle, at once."""
-        reserved = self._resources(len(range(*assignment.task.ranks)))
+    def agent(self, task: LearnerTask, hears: Mapping[int, tuple[int, ...]]) -> Any:
+        """Start an agent on some machine; a Ray actor handle, at once. Arguments as `Agent` has them."""
+        reserved = self._resources(len(range(*task.ranks)))
         options: dict[str, Any] = {
             "num_cpus": reserved["CPU"],
             "num_gpus": reserved["GPU"],
@@ -180,7 +182,7 @@ class Session:
             "concurrency_groups": {"news": 1},
             "max_concurrency": 1,
         }
-        return cast("Any", ray.remote(**options)(Agent)).remote(assignment)
+        return cast("Any", ray.remote(**options)(Agent)).remote(task, hears)
 
     def close(self) -> None:
         """Leave the cluster; end it, if it was started here."""
