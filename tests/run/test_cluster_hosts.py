@@ -344,15 +344,27 @@ def test_what_an_agent_cannot_tell_ends_it(ray: FakeRay, answer: RayError, event
     assert [type(x) for _, x in run.cluster.poll() if not isinstance(x, Notice)] == [event]
 
 
-def test_one_that_could_not_begin_is_replaced(ray: FakeRay) -> None:
+DIED = """The actor died unexpectedly before finishing this task.
+\tclass_name: Agent
+The actor is dead because its node has died. Node Id: 0123"""
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ObjectStoreFullError("too large"), "too large"),
+        (RayActorError(error_msg=DIED), "its node has died"),
+    ],
+)
+def test_one_that_could_not_begin_is_replaced(ray: FakeRay, error: RayError, told: str) -> None:
     run = Run(ray, 2, **{"cluster.min_learners": 1})
     run.start(0)
     publish(run, 0)
     run.place(1)
     run.poll()
     assert run.phases[1] == "starting"
-    run.agent(1).refs["begin"].give(ObjectStoreFullError("too large"))
-    assert [x.how for _, x in run.poll() if isinstance(x, Died)] == ["on 10.0.0.2: too large"]
+    run.agent(1).refs["begin"].give(error)
+    assert [x.how for _, x in run.poll() if isinstance(x, Died)] == [f"on 10.0.0.2: {told}"]
     assert (run.phases[1], run.cluster.hosts[1].state.incarnation) == ("placing", 1)
 
 

@@ -36,6 +36,8 @@ MAX_ATTEMPTS = 6
 AGAIN_SECONDS = 1.0
 """Wait before the second attempt, twice as long before each further one: the cluster takes seconds to see that a machine is
 gone."""
+BECAUSE = "The actor is dead because"
+"""How Ray begins the line that tells why."""
 
 
 class ActorHost:
@@ -112,7 +114,7 @@ class RemoteActors:
                 )
             told = cast("list[ActorSettled | Failed]", ray.get(ends))
         except RayError as error:
-            why = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+            why = cause_of(error)
         failed = [x for x in told if isinstance(x, Failed)]
         if failed and self._hosts.get(_key(task)) is made:
             self._tell(replace(failed[-1], kind="RunFailed"))
@@ -129,6 +131,15 @@ class RemoteActors:
                 self._start(task, attempt + 1)
                 return
         self._tell(Failed("RunFailed", f"{why}; {MAX_ATTEMPTS} attempts were made"))
+
+
+def cause_of(error: RayError) -> str:
+    """Return in Ray's words why an actor is dead, or else what Ray says first."""
+    lines = [x.strip() for x in str(error).splitlines() if x.strip()]
+    known = [x.removeprefix(BECAUSE).strip() for x in lines if x.startswith(BECAUSE)]
+    if known:
+        return known[0].partition(". ")[0]
+    return lines[0] if lines else type(error).__name__
 
 
 def _key(task: ActorTask) -> tuple[int, int]:

@@ -28,6 +28,7 @@ from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Order, Ready
+from gossamer.run.placements.cluster.actors import cause_of
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.out_of_process import OutOfProcess
@@ -71,8 +72,6 @@ SETTLE_SECONDS = 5.0
 
 MAX_FAILURES = 5
 """Attempts to start an agent, after which the run ends."""
-BECAUSE = "The actor is dead because"
-"""How Ray begins the line that tells why."""
 
 
 class ClusterHost:
@@ -199,7 +198,7 @@ class ClusterHost:
             self.pid = cast("int", ray.get(begun))
         except RayError as error:
             self.asked, self.ask_at = None, math.inf
-            return _first_line(error)
+            return cause_of(error)
         return None
 
     def ask(self) -> None:
@@ -242,7 +241,7 @@ class ClusterHost:
             case ActorUnavailableError():
                 return None
             case RayActorError():
-                return Died(f"on {self.machine}: {_cause_of(error)}")
+                return Died(f"on {self.machine}: {cause_of(error)}")
             case RayTaskError():
                 return Failed("RunFailed", f"{self.who}: the agent failed: {error.cause!r}")
             case ObjectStoreFullError() | OutOfDiskError():
@@ -449,7 +448,7 @@ class Cluster(OutOfProcess):
             RunFailed: it has happened too often, and the others cannot go on.
         """
         host.failures += 1
-        often = f"{host.who} could not be started on the cluster in {MAX_FAILURES} attempts: {_cause(error)}"
+        often = f"{host.who} could not be started on the cluster in {MAX_FAILURES} attempts: {cause_of(error)}"
         if self._num_placed < fewest:
             if host.failures >= MAX_FAILURES:
                 raise RunFailed(
@@ -672,19 +671,3 @@ class Cluster(OutOfProcess):
             Outgoing(self.memory.boxes, gone).letter(life=True),
             Outgoing(self.memory.versions.boxes, policies, policies).letter(life=True),
         )
-
-
-def _cause(error: RayError) -> str:
-    return _cause_of(error) if isinstance(error, RayActorError) else _first_line(error)
-
-
-def _cause_of(error: RayActorError) -> str:
-    """Return why an actor is dead, in Ray's words."""
-    lines = [x.strip() for x in str(error).splitlines()]
-    known = [x.removeprefix(BECAUSE).strip() for x in lines if x.startswith(BECAUSE)]
-    return known[0].partition(". ")[0] if known else _first_line(error)
-
-
-def _first_line(error: Exception) -> str:
-    lines = [x.strip() for x in str(error).splitlines() if x.strip()]
-    return lines[0] if lines else type(error).__name__
