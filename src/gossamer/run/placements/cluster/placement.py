@@ -154,11 +154,6 @@ class ClusterHost:
         """Whether it has an agent that hears what it is told."""
         return self.state.is_placed and not self.over
 
-    @property
-    def successors(self) -> tuple[range, int]:
-        """Its learners, and the incarnation in which they come back if they are gone."""
-        return self.ranks, self.state.incarnation
-
     def note_place(self) -> None:
         """Record its place; raise what Ray says if it will have none."""
         asked, self.asked = self.asked, None
@@ -270,17 +265,13 @@ class Cluster(OutOfProcess):
         size = config.num_learners
         per = len(layout.ranks[0])
         self._fewest = min(config.cluster.min_learners or size, size)
-        self._session = Session(config, len(layout.ranks), -(-self._fewest // per), layout.share)
         self._heard = [self._hears(index) for index in range(len(layout.ranks))]
         self._order: Order | None = None  # the last one
         self._has_replacement = self._told_places = False
         self._enough_at = time.monotonic()  # when as many learners had places as there must be
         self._looked_at = math.inf
-        try:
-            self._make_memory()
-        except BaseException:
-            self._session.close()
-            raise
+        self._make_memory()
+        self._session = Session(config, len(layout.ranks), -(-self._fewest // per), layout.share)
 
     def __str__(self) -> str:
         return f"{len(self.layout.ranks)} hosts in {self._session}"
@@ -304,7 +295,9 @@ class Cluster(OutOfProcess):
         initial = self._load_initial_state(load)
         self.hosts = [self._host(index, state) for index, state in enumerate(states)]
         self._wait_placed()
-        self._note_env_steps(initial)
+        if isinstance(initial, RunState):  # until learners tell themselves how far they are
+            for rank, learner in enumerate(initial.learners):
+                self.memory.boxes.headers[rank][ENV_STEPS] = learner.own_env_steps
         placed = [index for index, host in enumerate(self.hosts) if host.state.is_placed]
         self._has_replacement = len(placed) < len(self.hosts)
         for host in self.hosts:
@@ -584,12 +577,6 @@ class Cluster(OutOfProcess):
         unplaced = (host for host in self.hosts if not host.state.is_placed)
         return {rank: self.memory.boxes.env_steps(rank) for x in unplaced for rank in x.ranks}
 
-    def _note_env_steps(self, initial: InitialState | None) -> None:
-        """Record how far each learner was, until it tells how far it is."""
-        if isinstance(initial, RunState):
-            for rank, learner in enumerate(initial.learners):
-                self.memory.boxes.headers[rank][ENV_STEPS] = learner.own_env_steps
-
     def _tell_left(self, index: int) -> None:
         """Let all that exchange letters with a host's learners know that they are gone, and in which incarnation they come back."""
         host = self.hosts[index]
@@ -597,7 +584,8 @@ class Cluster(OutOfProcess):
         self._mark_left(host)
         for at in self._neighbours(index):
             if (other := self.hosts[at]).listens:
-                other.agent.meet.remote({}, {index: host.successors}, has_replacement=True)
+                gone = {index: (host.ranks, host.state.incarnation)}
+                other.agent.meet.remote({}, gone, has_replacement=True)
 
     def _introduce_neighbours(self, index: int) -> None:
         """Tell a host where those are that it exchanges letters with, and which of them are gone."""
@@ -605,7 +593,7 @@ class Cluster(OutOfProcess):
         has_left = self.memory.boxes.has_left
         there = {at: x.letterbox for at, x in others.items() if x.listens}
         gone = {
-            at: x.successors
+            at: (x.ranks, x.state.incarnation)
             for at, x in others.items()
             if at not in there and has_left(x.ranks.start)
         }
