@@ -165,6 +165,16 @@ class Session:
         gpus = math.ceil(gpus) if gpus > 1 else gpus
         return {"CPU": learners * self._share / self._per_host, "GPU": gpus}
 
+    def options(self, learners: int) -> dict[str, Any]:
+        """Return the options of a Ray actor that is placed where there is room for so many learners."""
+        reserved = self._resources(learners)
+        return {
+            "num_cpus": reserved["CPU"],
+            "num_gpus": reserved["GPU"],
+            "scheduling_strategy": "SPREAD",
+            "max_restarts": 0,
+        }
+
     def __str__(self) -> str:
         nodes = sum(node["Alive"] for node in ray.nodes())
         where = "started here" if self.started else "joined"
@@ -172,16 +182,9 @@ class Session:
 
     def agent(self, task: LearnerTask, hears: Mapping[int, tuple[int, ...]]) -> Any:
         """Start an agent on some machine; a Ray actor handle, at once. Arguments as `Agent` has them."""
-        reserved = self._resources(len(range(*task.ranks)))
-        options: dict[str, Any] = {
-            "num_cpus": reserved["CPU"],
-            "num_gpus": reserved["GPU"],
-            "scheduling_strategy": "SPREAD",
-            "max_restarts": 0,
-            # Orders in their order, while the supervisor waits for news.
-            "concurrency_groups": {"news": 1},
-            "max_concurrency": 1,
-        }
+        options = self.options(len(range(*task.ranks)))
+        # Orders in their order, while the supervisor waits for news.
+        options |= {"concurrency_groups": {"news": 1}, "max_concurrency": 1}
         return cast("Any", ray.remote(**options)(Agent)).remote(task, hears)
 
     def close(self) -> None:

@@ -163,16 +163,9 @@ class RunCluster:
     """
 
     def __init__(self, config: TrainConfig, *, jobs: int, cores: float):
-        size = config.num_learners
-        self._session = Session(config, max(jobs, 1), 1, cores, size)
+        self._session = Session(config, max(jobs, 1), 1, cores, config.num_learners)
+        self._options = self._session.options(config.num_learners)
         self._wait_seconds = config.cluster.wait_seconds
-        gpus = size * config.cluster.gpus_per_learner
-        self._options: dict[str, Any] = {
-            "num_cpus": cores,
-            "num_gpus": math.ceil(gpus) if gpus > 1 else gpus,
-            "scheduling_strategy": "SPREAD",
-            "max_restarts": 0,
-        }
         there = cast("dict[str, float]", ray.cluster_resources()).get("CPU", 1.0)
         self.jobs = jobs or max(1, int(there // cores))
         """Runs at a time."""
