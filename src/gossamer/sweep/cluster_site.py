@@ -15,26 +15,14 @@ from gossamer.run.placements.cluster.whole_runs import HERE, RunCluster, WholeRu
 from gossamer.sweep.local_site import make_room
 
 if TYPE_CHECKING:
-    from gossamer.config import TrainConfig
     from gossamer.run.placements.cluster.whole_runs import Changes, RemoteRun
     from gossamer.sweep.pool import PlannedRun
 
 SETTINGS = "settings.toml"
 
 
-class ClusterSite:
-    """The machines of a cluster.
-
-    Args:
-        config: of a run.
-        jobs: at a time; 0: as many as the cluster has cores for.
-        cores: of a run.
-    """
-
-    def __init__(self, config: TrainConfig, *, jobs: int, cores: float):
-        self._cluster = RunCluster(config, jobs=jobs, cores=cores)
-        self._cores = cores
-        self.jobs = self._cluster.jobs
+class ClusterSite(RunCluster):
+    """The machines of a cluster."""
 
     def start(self, run: PlannedRun, slot: int) -> RemoteRun:
         """Begin a run, or go on with it, on some machine."""
@@ -50,17 +38,13 @@ class ClusterSite:
             # Settings are named again, as the code that they name was chosen here, not on that machine.
             words += ["--config", str(there.settings)]
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())]))
-        share = str(max(1, int(self._cores)))
+        share = str(max(1, int(self.cores)))
         environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": share, MACHINE: PLAIN}
         whole_run = WholeRun(files, words, environment, run.output.name)
-        return self._cluster.begin(run.name, whole_run, partial(keep, run))
+        return self.begin(run.name, whole_run, partial(keep, run))
 
     def adopt(self, run: PlannedRun) -> None:
         """Return nothing: runs on a cluster end with the sweep that has begun them."""
-
-    def close(self) -> None:
-        """Leave the cluster."""
-        self._cluster.close()
 
 
 def keep(run: PlannedRun, changes: Changes) -> None:

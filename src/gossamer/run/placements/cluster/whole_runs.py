@@ -163,6 +163,8 @@ class RunCluster:
     """
 
     def __init__(self, config: TrainConfig, *, jobs: int, cores: float):
+        self.cores = cores
+        """Cores of a run."""
         self._session = Session(config, max(jobs, 1), 1, cores, config.num_learners)
         self._options = self._session.options(config.num_learners)
         self._wait_seconds = config.cluster.wait_seconds
