@@ -201,11 +201,9 @@ def check_cluster(
     """
     session = Session(make_config("CartPole-v1", {"cluster.address": address}), 0, 0, 0)
     try:
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        lookers = [_looker(node["NodeID"]) for node in nodes]
-        machines = _seen(nodes, lookers, say, answer_seconds)
-        links = _calls(machines, lookers, say, answer_seconds)
-        links += _links(machines, lookers, answer_seconds)
+        inquiry = _Inquiry(say, answer_seconds)
+        machines = inquiry.machines
+        links = inquiry.calls() + inquiry.links()
         heading, free = str(session), cast("dict[str, float]", ray.available_resources())
     finally:
         session.close()
@@ -235,20 +233,77 @@ def _looker(node_id: str) -> Any:
     return cast("Any", ray.remote(**options)(Looker)).remote()
 
 
-def _wait(
-    asked: Sequence[Any],
-    machines: Sequence[str],
-    what: str,
-    say: Callable[[str], None],
-    seconds: float,
-) -> None:
-    """Wait for answers of machines, and say after a while what of whom there is to wait for."""
-    _, silent = ray.wait(list(asked), num_returns=len(asked), timeout=SAID_SECONDS)
-    if silent:
-        late = [name for name, x in zip(machines, asked, strict=True) if x in silent]
-        rest = seconds - SAID_SECONDS
-        say(f"waiting for {what}{', '.join(late)}, {rest:.0f} s at most")
-        ray.wait(list(asked), num_returns=len(asked), timeout=rest)
+class _Inquiry:
+    """The machines of a cluster, each with a `Looker` there; once made, all have been asked what they have.
+
+    Args:
+        say: told whom there is to wait for.
+        seconds: longest wait for a machine.
+    """
+
+    def __init__(self, say: Callable[[str], None], seconds: float):
+        self._say, self._seconds = say, seconds
+        self.machines: list[Seen] = []
+        self._there: list[tuple[str, Any]] = []
+        """Those that answer, each with its looker; two nodes may have one machine."""
+        nodes = [node for node in ray.nodes() if node["Alive"]]
+        lookers = [_looker(node["NodeID"]) for node in nodes]
+        asked = [looker.look.remote() for looker in lookers]
+        addresses: list[str] = [node["NodeManagerAddress"] for node in nodes]
+        self._wait(asked, addresses, "")
+        for node, address, looker, answer in zip(nodes, addresses, lookers, asked, strict=True):
+            has = node["Resources"]
+            resources: dict[str, Any] = {
+                "cpus": has.get("CPU", 0.0),
+                "gpus": has.get("GPU", 0.0),
+                "store_bytes": int(has.get("object_store_memory", 0)),
+            }
+            seen, silent = _answer(answer, f"nothing for {self._seconds:.0f} s")
+            self.machines.append(Seen(address, **resources, **(seen or {}), silent=silent))
+            if not silent:
+                self._there.append((address, looker))
+
+    def calls(self) -> list[Joined]:
+        """Let every machine that answers call every other one; return the pairs between which that fails."""
+        asked = [looker.listen.remote() for _, looker in self._there]
+        told = [_answer(x, "", self._seconds)[0] for x in asked]
+        addresses = {i: x for i, x in enumerate(told) if x}
+        calling = [
+            looker.call.remote({k: address for k, address in addresses.items() if k != i})
+            for i, (_, looker) in enumerate(self._there)
+        ]
+        if calling:
+            self._wait(calling, [x for x, _ in self._there], "the calls of ")
+        found: list[Joined] = []
+        for (machine, _), answer in zip(self._there, calling, strict=True):
+            failed, why = _answer(answer, "no answer")
+            if why:
+                found.append(Joined(machine, "the others", failed=why))
+            found += [Joined(machine, self._there[k][0], failed=x) for k, x in (failed or {}).items()]
+        return found
+
+    def links(self) -> list[Joined]:
+        """Measure every machine that answers to the next, the last to the first."""
+        found: list[Joined] = []
+        following = self._there[1:] + self._there[:1]
+        for (one, sends), (other, takes) in zip(self._there, following, strict=True):
+            if sends is takes:
+                continue
+            asked = sends.send_to.remote(takes, self._seconds)
+            silence = f"nothing arrived for {self._seconds:.0f} s"
+            measured, why = _answer(asked, silence, self._seconds)
+            rate, seconds = measured or (0.0, 0.0)
+            found.append(Joined(one, other, rate / 2**20, 1e3 * seconds, why))
+        return found
+
+    def _wait(self, asked: Sequence[Any], machines: Sequence[str], what: str) -> None:
+        """Wait for answers of machines, and say after a while what of whom there is to wait for."""
+        _, silent = ray.wait(list(asked), num_returns=len(asked), timeout=SAID_SECONDS)
+        if silent:
+            late = [name for name, x in zip(machines, asked, strict=True) if x in silent]
+            rest = self._seconds - SAID_SECONDS
+            self._say(f"waiting for {what}{', '.join(late)}, {rest:.0f} s at most")
+            ray.wait(list(asked), num_returns=len(asked), timeout=rest)
 
 
 def _answer(asked: Any, silence: str, seconds: float = 0.0) -> tuple[Any, str]:
@@ -268,66 +323,3 @@ def _answer(asked: Any, silence: str, seconds: float = 0.0) -> tuple[Any, str]:
         lines = [x.strip() for x in str(error).splitlines() if x.strip()]
         named = [x for x in lines if "Error: " in x]
         return None, clipped((named or lines or [type(error).__name__])[-1], 200)
-
-
-def _seen(
-    nodes: Sequence[dict[str, Any]],
-    lookers: Sequence[Any],
-    say: Callable[[str], None],
-    answer_seconds: float,
-) -> list[Seen]:
-    """Let all machines look at themselves at once, and wait for them."""
-    asked = [looker.look.remote() for looker in lookers]
-    _wait(asked, [node["NodeManagerAddress"] for node in nodes], "", say, answer_seconds)
-    found: list[Seen] = []
-    for node, answer in zip(nodes, asked, strict=True):
-        has = node["Resources"]
-        resources: dict[str, Any] = {
-            "cpus": has.get("CPU", 0.0),
-            "gpus": has.get("GPU", 0.0),
-            "store_bytes": int(has.get("object_store_memory", 0)),
-        }
-        seen, silent = _answer(answer, f"nothing for {answer_seconds:.0f} s")
-        found.append(Seen(node["NodeManagerAddress"], **resources, **(seen or {}), silent=silent))
-    return found
-
-
-def _calls(
-    machines: Sequence[Seen],
-    lookers: Sequence[Any],
-    say: Callable[[str], None],
-    answer_seconds: float,
-) -> list[Joined]:
-    """Let every machine that answers call every other one; return the pairs between which that fails."""
-    there = [(x.address, y) for x, y in zip(machines, lookers, strict=True) if not x.silent]
-    asked = [looker.listen.remote() for _, looker in there]
-    told = [_answer(x, "", answer_seconds)[0] for x in asked]
-    addresses = {i: x for i, x in enumerate(told) if x}  # by index: two nodes may have one machine
-    calling = [
-        looker.call.remote({k: address for k, address in addresses.items() if k != i})
-        for i, (_, looker) in enumerate(there)
-    ]
-    if calling:
-        _wait(calling, [x for x, _ in there], "the calls of ", say, answer_seconds)
-    found: list[Joined] = []
-    for (machine, _), answer in zip(there, calling, strict=True):
-        failed, why = _answer(answer, "no answer")
-        if why:
-            found.append(Joined(machine, "the others", failed=why))
-        found += [Joined(machine, there[k][0], failed=x) for k, x in (failed or {}).items()]
-    return found
-
-
-def _links(machines: Sequence[Seen], lookers: Sequence[Any], answer_seconds: float) -> list[Joined]:
-    """Measure every machine that answers to the next, the last to the first."""
-    there = [(x, looker) for x, looker in zip(machines, lookers, strict=True) if not x.silent]
-    found: list[Joined] = []
-    for (one, sends), (other, takes) in zip(there, there[1:] + there[:1], strict=True):
-        if one is other:
-            continue
-        asked = sends.send_to.remote(takes, answer_seconds)
-        silence = f"nothing arrived for {answer_seconds:.0f} s"
-        measured, why = _answer(asked, silence, answer_seconds)
-        rate, seconds = measured or (0.0, 0.0)
-        found.append(Joined(one.address, other.address, rate / 2**20, 1e3 * seconds, why))
-    return found
