@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,7 +25,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gossamer.config import make_config
-from gossamer.links.wire import Address, Listener, Wire
+from gossamer.links.wire import Listener, Wire
 from gossamer.machine import free_memory, processor_name
 from gossamer.run.cluster_findings import (
     MIN_STORE_BYTES,
@@ -37,13 +37,14 @@ from gossamer.run.cluster_findings import (
     remarks,
 )
 from gossamer.run.placements.cluster.session import Session
-from gossamer.system.messages import Message
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from gossamer.links.wire import Address
 
 ANSWER_SECONDS = 60.0
 """Longest wait for a machine, unless told otherwise: a first task starts a process there."""
@@ -91,26 +92,17 @@ def here() -> dict[str, Any]:
     }
 
 
-class Called(Message, frozen=True):
-    """Greeting of a caller, which it hears again."""
-
-    port: int
-
-
 def _why_unheard(address: Address) -> str:
-    """Return why an end that waits for calls does not answer; empty: it does."""
+    """Return why an end that waits for calls does not answer with what it hears, its port; empty: it does."""
     try:
-        wire = Wire.call(Address(*address))
-        try:
-            wire.send(Called(address.port))
-            heard = wire.receive(Called)
-        finally:
-            wire.close()
+        with closing(Wire.call(address)) as wire:
+            wire.send(address.port)
+            if wire.receive(int) == address.port:
+                return ""
+        why = "something else answers there"
     except (OSError, ValueError) as error:
-        return f"port {address.port}: {clipped(str(error)) or type(error).__name__}"
-    return (
-        "" if heard.port == address.port else f"port {address.port}: something else answers there"
-    )
+        why = clipped(str(error)) or type(error).__name__
+    return f"port {address.port}: {why}"
 
 
 def _why_not(package: str) -> str:
@@ -148,9 +140,8 @@ class Looker:
 
     def _answer(self, listener: Listener) -> None:
         for wire in listener.callers(lambda: True):
-            with suppress(OSError, ValueError):
-                wire.send(wire.receive(Called))
-            wire.close()
+            with closing(wire), suppress(OSError, ValueError):
+                wire.send(wire.receive(int))
 
     def call(self, others: Mapping[int, Address]) -> dict[int, str]:
         """Call other machines as an agent does; return why it does not work, for those with which it does not."""
