@@ -190,14 +190,12 @@ def check_cluster(
     Raises:
         ConfigError: there is no such cluster.
     """
-    session = Session(make_config("CartPole-v1", {"cluster.address": address}), 0, 0, 0)
-    try:
+    config = make_config("CartPole-v1", {"cluster.address": address})
+    with closing(Session(config, 0, 0, 0)) as session:
         inquiry = _Inquiry(say, answer_seconds)
         machines = inquiry.machines
         links = inquiry.calls() + inquiry.links()
         heading, free = str(session), cast("dict[str, float]", ray.available_resources())
-    finally:
-        session.close()
     me = Seen("this process", cpus=1.0, store_bytes=MIN_STORE_BYTES, **here())
     wrong = list(findings(machines, me, [x for x in links if x.failed]))
     notes = list(remarks(machines, free_cpus=free.get("CPU", 0.0)))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from gossamer.links.mirror import Letter
@@ -58,13 +59,10 @@ class Letterbox:
             threading.Thread(target=self._take, args=(wire,), daemon=True).start()
 
     def _take(self, wire: Wire) -> None:
-        try:
+        bad = (OSError, ValueError, KeyError, TypeError, IndexError)
+        with closing(wire), suppress(*bad):  # whoever has written calls again
             while not self._closed.is_set():
                 self._deliver(wire.receive(Letter))
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            pass  # whoever has written calls again
-        finally:
-            wire.close()
 
 
 class Correspondent:
