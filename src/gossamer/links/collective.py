@@ -41,17 +41,14 @@ class Collective:
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 os.environ.setdefault(name, interface)
         host, colon, port = meeting.rpartition(":")
+        timeout = timedelta(seconds=EXCHANGE_SECONDS)
         store = (
-            dist.TCPStore(host, int(port), timeout=timedelta(seconds=EXCHANGE_SECONDS))
+            dist.TCPStore(host, int(port), timeout=timeout)
             if colon and port.isdecimal()
             else dist.FileStore(meeting, num_learners)
         )
         dist.init_process_group(
-            backend,
-            store=store,
-            rank=rank,
-            world_size=num_learners,
-            timeout=timedelta(seconds=EXCHANGE_SECONDS),
+            backend, store=store, rank=rank, world_size=num_learners, timeout=timeout
         )
 
     def average(self, vectors: Sequence[Tensor]) -> None:

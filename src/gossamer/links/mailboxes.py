@@ -285,12 +285,8 @@ class Mailbox:
 
     def wait_posted(self, peer: int, updates: range) -> int | None:
         """Wait for a message of `peer` among `updates`, return its update; None if it left without."""
-        return self._wait(
-            peer,
-            lambda: self.boxes.newest(peer, updates),
-            updates.start,
-            f"the message of update {updates.start}",
-        )
+        start, what = updates.start, f"the message of update {updates.start}"
+        return self._wait(peer, lambda: self.boxes.newest(peer, updates), start, what)
 
     def meet(self) -> None:
         """Wait until every learner has been made."""
@@ -310,13 +306,8 @@ class Mailbox:
 
     def wait_combined(self, peer: int, update: int) -> None:
         """Wait until `peer` has finished mixing `update`, or has left."""
-        header = self.boxes.headers[peer]
-        self._wait(
-            peer,
-            lambda: True if header[COMBINED] > update else None,
-            update,
-            f"the mixing of update {update}",
-        )
+        header, what = self.boxes.headers[peer], f"the mixing of update {update}"
+        self._wait(peer, lambda: True if header[COMBINED] > update else None, update, what)
 
     def has_left(self, peer: int, update: int) -> bool:
         """Whether a learner is gone, or back only from a later update on."""
