@@ -74,11 +74,8 @@ class MemoryPeers:
     def set_combined(self, update):
         self._own.combined = update
 
-    def newest_combined(self):
-        return max(x.combined for x in self._states if x is not self._own)
-
-    def newest_of_mine(self):
-        return max(self._own.combined, *self._own.updates)
+    def newest_known(self):
+        return max(*(x.combined for x in self._states), *self._own.updates)
 
     def has_left(self, peer, update):
         return self._states[peer].left or update < self._states[peer].joined

@@ -351,9 +351,10 @@ class Mailbox:
         return max(int(self.boxes.headers[r][COMBINED]) for r in range(self.num_learners)
                    if r != self.rank) - 1  # fmt: skip
 
-    def newest_of_mine(self) -> int:
-        """Return the last update that was mixed or posted from here, by one that has died; -1 without one."""
-        return max(int(self._header[COMBINED]) - 1, *self.boxes.posted(self.rank), -1)
+    def newest_known(self) -> int:
+        """Return the last update that others have mixed, or one who died mixed or posted here; -1 without one."""
+        own = int(self._header[COMBINED]) - 1
+        return max(self.newest_combined(), own, *self.boxes.posted(self.rank))
 
     def report(self, env_steps: int) -> None:
         """Tell how much this learner has learnt from."""

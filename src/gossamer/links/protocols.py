@@ -88,12 +88,8 @@ class Peers(Protocol):
         """Tell that the mixing of `update` is finished; writers may overwrite what was read for it."""
         ...
 
-    def newest_combined(self) -> int:
-        """Return the last update that any other learner has finished mixing; -1 without one."""
-        ...
-
-    def newest_of_mine(self) -> int:
-        """Return the last update that was mixed or posted from here, by one that has died; -1 without one."""
+    def newest_known(self) -> int:
+        """Return the last update that others have mixed, or one who died mixed or posted here; -1 without one."""
         ...
 
     def has_left(self, peer: int, update: int) -> bool:

@@ -246,8 +246,7 @@ class Mixer:
             return self.peers.join_running_group()
         if late:
             # Nobody mixes what is not newer than the last that was heard from here.
-            newest = max(self.peers.newest_combined(), self.peers.newest_of_mine())
-            update = max(update, newest + 1)
+            update = max(update, self.peers.newest_known() + 1)
         self.peers.begin(update)
         return update
 
