@@ -37,12 +37,12 @@ from gossamer.sweep.cluster_site import keep  # noqa: E402
 def test_files_come_home_as_they_are(tmp_path: Path) -> None:
     run = PlannedRun("000/s1", tmp_path / "s1", tmp_path / "settings.toml", 1)
     first = {
-        "s1/metrics.jsonl": Change(-1, b"one\n"),
-        "s1/checkpoints/10/state.json": Change(-1, b"{}"),
-        "s1.txt": Change(-1, b"hello\n"),
-        "../../escape": Change(-1, b"no"),
-        "/etc/nothing": Change(-1, b"no"),
-        "other/file": Change(-1, b"no"),
+        "s1/metrics.jsonl": Change(0, b"one\n"),
+        "s1/checkpoints/10/state.json": Change(0, b"{}"),
+        "s1.txt": Change(0, b"hello\n"),
+        "../../escape": Change(0, b"no"),
+        "/etc/nothing": Change(0, b"no"),
+        "other/file": Change(0, b"no"),
     }
     keep(run, Changes(None, first, []))
     keep(
@@ -70,8 +70,8 @@ def test_only_what_is_new_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (run / ".lock").write_text("1")
     (run / "link").symlink_to(tmp_path)
     assert trainer.changes().changed == {
-        "s1/episodes.jsonl": Change(-1, b"a\n"),
-        "s1/config.json": Change(-1, b"{}"),
+        "s1/episodes.jsonl": Change(0, b"a\n"),
+        "s1/config.json": Change(0, b"{}"),
     }
     assert trainer.changes().changed == {}
     with (run / "episodes.jsonl").open("a") as file:
@@ -82,7 +82,7 @@ def test_only_what_is_new_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     )
     (run / "new").write_text("c\n")
     (run / "new").replace(run / "episodes.jsonl")  # cut back, as a resumed run's are
-    assert trainer.changes().changed == {"s1/episodes.jsonl": Change(-1, b"c\n")}
+    assert trainer.changes().changed == {"s1/episodes.jsonl": Change(0, b"c\n")}
 
 
 class FakeRay:

@@ -57,7 +57,7 @@ def keep(run: PlannedRun, changes: Changes) -> None:
             continue
         change, target = changes.changed[name], run.folder.parent / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if change.offset < 0:
+        if not change.offset:
             write_bytes(target, change.content)
             continue
         with target.open("rb+" if target.exists() else "wb") as file:

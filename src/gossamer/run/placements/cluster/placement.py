@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from gossamer.run.placements.layout import Layout
     from gossamer.spec import EnvSpec
 
-FULL = (ObjectStoreFullError, OutOfDiskError)
 NO_ROOM = "Ray's object store is full, and so is the disk beneath it: ray start --object-store-memory makes it larger"
 LOOK_SECONDS = 0.1
 """Longest time between two looks at signals, deadlines and agents."""
@@ -179,7 +178,7 @@ class ClusterHost:
         """
         try:
             self._begun = self.agent.begin.remote(to_array(task), *letters)
-        except FULL as error:
+        except (ObjectStoreFullError, OutOfDiskError) as error:
             raise RunFailed(f"{NO_ROOM}, on this machine") from error
         self.heard_at = time.monotonic()
         self.ask()
@@ -219,8 +218,7 @@ class ClusterHost:
         if news.mail is not None:
             self._mail.deliver(news.mail)
         # Ray lends its memory for reading.
-        told = [] if known else news.events
-        events = [from_whole(one.copy(), Event) for one in told]
+        events = [] if known else [from_whole(one.copy(), Event) for one in news.events]
         if any(isinstance(event, Ready) for event in events):
             self.failures = 0
             self.failed_to_begin()  # which tells its process

@@ -54,7 +54,7 @@ class Change(NamedTuple):
     """New content of a file."""
 
     offset: int
-    """Where it begins; what was behind it is no longer there. -1: it replaces the whole file."""
+    """Where it begins; what was behind it is no longer there. 0: it replaces the whole file."""
     content: bytes
 
 
@@ -141,13 +141,12 @@ def _mark(path: Path) -> tuple[int, int, int]:
 
 def _change(path: Path, mark: tuple[int, int, int], before: tuple[int, int, int] | None) -> Change:
     """Return a file's content; of a log that has grown what is new, of its size when it was looked at."""
-    grown = before is not None and mark[0] == before[0] and mark[1] >= before[1]
+    offset = 0
+    if before and mark[0] == before[0] and mark[1] >= before[1] and path.name.endswith(_LOGS):
+        offset = before[1]
     with path.open("rb") as file:
-        if not (grown and path.name.endswith(_LOGS)):
-            return Change(-1, file.read(mark[1]))
-        assert before is not None
-        file.seek(before[1])
-        return Change(before[1], file.read(mark[1] - before[1]))
+        file.seek(offset)
+        return Change(offset, file.read(mark[1] - offset))
 
 
 class RunCluster:
