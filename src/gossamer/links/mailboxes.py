@@ -15,7 +15,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -28,6 +27,7 @@ from gossamer.system.signs import Patience, Sign
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from gossamer.links.protocols import Message
@@ -112,9 +112,7 @@ class Mailboxes:
         places, nbytes = _mailbox(sizes)
         for rank in range(num_learners):
             begin = rank * nbytes
-            header, *slots = (
-                view(memory, x._replace(offset=begin + x.offset)) for x in places
-            )
+            header, *slots = (view(memory, x._replace(offset=begin + x.offset)) for x in places)
             self.headers.append(header.numpy())
             self.slot_headers.append([x.numpy() for x in slots[::3]])
             self.messages.append([*zip(slots[1::3], slots[2::3], strict=True)])

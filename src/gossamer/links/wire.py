@@ -145,7 +145,9 @@ class Listener:
 
     def __init__(self, host: str):
         self._end = socket.create_server((host, 0), backlog=64)
-        self.address = Address(host, self._end.getsockname()[1], secrets.token_hex(TOKEN_BYTES // 2))
+        self.address = Address(
+            host, self._end.getsockname()[1], secrets.token_hex(TOKEN_BYTES // 2)
+        )
 
     def accept(self, wanted: Callable[[], bool]) -> Wire | None:
         """Wait for one caller who knows the token, as long as one is wanted."""

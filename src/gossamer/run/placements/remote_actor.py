@@ -123,7 +123,11 @@ class RemoteActor:
     """
 
     def __init__(
-        self, task: ActorTask, memory: TeamMemory, packet: TrajectoryPacket, placer: RemoteActorPlacer
+        self,
+        task: ActorTask,
+        memory: TeamMemory,
+        packet: TrajectoryPacket,
+        placer: RemoteActorPlacer,
     ):
         self.pid, self.machine = 0, ""
         self.returncode: int | None = None

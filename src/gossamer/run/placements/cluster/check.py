@@ -268,7 +268,9 @@ class _Inquiry:
             failed, why = _answer(answer, "no answer")
             if why:
                 found.append(Joined(machine, "the others", failed=why))
-            found += [Joined(machine, self._there[k][0], failed=x) for k, x in (failed or {}).items()]
+            found += [
+                Joined(machine, self._there[k][0], failed=x) for k, x in (failed or {}).items()
+            ]
         return found
 
     def links(self) -> list[Joined]:
