@@ -39,7 +39,7 @@ from gossamer.run.placements.child_protocol import (
     StillHere,
     TellState,
 )
-from gossamer.run.placements.remote_actor import TcpTeamLink, TrajectoryPacket
+from gossamer.run.placements.remote_actor import TcpTeamLink
 from gossamer.run.stopping import Stop, Watch, Watched, cause_of
 from gossamer.system.signs import all_signs
 from gossamer.types import empty_trajectory, trajectory_in
@@ -153,15 +153,15 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
         _serve(_MemoryTeamLink(channel, task, rest), task, config, plan)
         return
     channel.end_with_other_end()
-    bounds, units = group_bounds(plan), build_policy(config, task.spec).core_units
-    size: dict[str, Any] = {
-        "unroll_length": config.unroll_length,
-        "num_columns": bounds[task.groups[1]] - bounds[task.groups[0]],
-        "core_units": units,
-    }
-    slot, packet = empty_trajectory(task.spec, **size), TrajectoryPacket(task.spec, **size)
+    bounds = group_bounds(plan)
+    slot = empty_trajectory(
+        task.spec,
+        unroll_length=config.unroll_length,
+        num_columns=bounds[task.groups[1]] - bounds[task.groups[0]],
+        core_units=build_policy(config, task.spec).core_units,
+    )
     try:
-        team = TcpTeamLink(task.address, task.machine, slot, packet)
+        team = TcpTeamLink(task, slot)
     except ConnectionRefusedError:  # it has another actor, or is gone
         channel.send(ActorSettled())
         return

@@ -42,7 +42,7 @@ from gossamer.run.placements.child_protocol import (
     TellState,
 )
 from gossamer.run.placements.fork_server import ready
-from gossamer.run.placements.remote_actor import RemoteActor, TeamMemory, TrajectoryPacket
+from gossamer.run.placements.remote_actor import RemoteActor, TeamMemory
 from gossamer.run.placements.spawn import CLOSE_SECONDS, end_children, how_ended, spawn
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import START_SECONDS, Patience, Sign
@@ -151,7 +151,6 @@ class ActorTeam:
         self._rank, self._restarts, self._starts = rank, restarts, start
         self._on_episode, self._say, self._stop = on_episode, say, stop
         self._placer = placer
-        self._core_units = policy.core_units
         self._free = plan.lag is None
         self._bounds = group_bounds(plan)
         count, groups = plan.actors, plan.env_groups
@@ -339,14 +338,8 @@ class ActorTeam:
             return
         first, last = self._bounds[member.groups.start], self._bounds[member.groups.stop]
         slots = self.slots if self._free else [x.columns(first, last) for x in self.slots]
-        packet = TrajectoryPacket(
-            self._spec,
-            unroll_length=self._config.unroll_length,
-            num_columns=last - first,
-            core_units=self._core_units,
-        )
         memory = TeamMemory(self._boxes, self._signs, slots)
-        member.popen = RemoteActor(task, memory, packet, self._placer)
+        member.popen = RemoteActor(task, memory, self._placer)
         member.channel = member.popen.channel
 
     def _ask(self, member: _Member, request: ActorRequest) -> None:

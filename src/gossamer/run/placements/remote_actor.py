@@ -22,7 +22,7 @@ from torch import Tensor
 
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import FAR, Mailboxes
-from gossamer.links.wire import LIFE_SECONDS, Address, Listener, Wire
+from gossamer.links.wire import LIFE_SECONDS, Listener, Wire
 from gossamer.replay.layout import Layout
 from gossamer.replay.ring import Ring, make_block
 from gossamer.roles.mixer import vectors
@@ -80,14 +80,12 @@ class TrajectoryPacket:
 
     Args:
         spec: of the environment.
-        unroll_length: T.
-        num_columns: B.
-        core_units: numbers of recurrent state.
+        like: a trajectory of these columns.
     """
 
-    def __init__(self, spec: EnvSpec, *, unroll_length: int, num_columns: int, core_units: int):
-        self._layout = Layout(spec, unroll_length, core_units)
-        self._columns = range(num_columns)
+    def __init__(self, spec: EnvSpec, like: Trajectory):
+        self._layout = Layout(spec, like.unroll_length, len(like.core_state))
+        self._columns = range(like.num_columns)
         self._rings: dict[int, Ring] = {}  # the last one, by where its block lies
 
     @cached_property
@@ -118,20 +116,14 @@ class RemoteActor:
     Args:
         task: of the actor, but for the address that it calls.
         memory: of the team.
-        packet: laid out as the actor's.
         placer: has it started somewhere.
     """
 
-    def __init__(
-        self,
-        task: ActorTask,
-        memory: TeamMemory,
-        packet: TrajectoryPacket,
-        placer: RemoteActorPlacer,
-    ):
+    def __init__(self, task: ActorTask, memory: TeamMemory, placer: RemoteActorPlacer):
         self.pid, self.machine = 0, ""
         self.returncode: int | None = None
-        self._index, self._memory, self._packet = task.actor, memory, packet
+        self._index, self._memory = task.actor, memory
+        self._packet = TrajectoryPacket(task.spec, memory.slots[0])
         self._wire: Wire | None = None
         self._closed = threading.Event()
         ours, theirs = socket.socketpair()
@@ -216,22 +208,15 @@ class TcpTeamLink:
     """The actor's end: what it needs of its team, over a connection.
 
     Args:
-        address: at which the team waits.
-        machine: this one's address.
+        task: of the actor, with the address at which the team waits.
         slot: memory for a trajectory of its columns.
-        packet: laid out as the learner's.
     """
 
-    def __init__(
-        self,
-        address: Address,
-        machine: str,
-        slot: Trajectory,
-        packet: TrajectoryPacket,
-    ):
-        self._wire = Wire.call(address)
-        self._wire.send(ActorLocated(os.getpid(), machine))
-        self._slot, self._packet = slot, packet
+    def __init__(self, task: ActorTask, slot: Trajectory):
+        assert task.address is not None, "they share memory"
+        self._wire = Wire.call(task.address)
+        self._wire.send(ActorLocated(os.getpid(), task.machine))
+        self._slot, self._packet = slot, TrajectoryPacket(task.spec, slot)
         self._beats = (-1, 0.0)
 
     def request(self) -> ActorRequest:
