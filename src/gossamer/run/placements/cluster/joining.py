@@ -29,14 +29,10 @@ _ASKS_FOR_TOKEN = 3
 
 def cluster_of_this_machine() -> str:
     """Return the address of the Ray cluster that this machine belongs to; empty: it is in none."""
-    try:
-        address = services.canonicalize_bootstrap_address("auto")
-    except ConnectionError:
-        return ""
-    # Ray remembers clusters that were killed.
     with suppress(ConnectionError, ValueError):
-        _connect(address or "")
-        return address or ""
+        address = services.canonicalize_bootstrap_address("auto") or ""
+        _connect(address)  # Ray remembers clusters that were killed
+        return address
     return ""
 
 
