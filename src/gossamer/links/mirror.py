@@ -156,12 +156,14 @@ class Incoming:
         self._last = [(0, 0)] * boxes.num_learners
         self._lock = threading.Lock()
 
-    def deliver(self, letter: Letter) -> None:
-        """Write what a letter tells; what it tells of learners that have been started again since is void.
+    def deliver(self, letter: Letter | None) -> None:
+        """Write what a letter tells, None: nothing; what it tells of learners that have been started again since is void.
 
         So are the headers of a letter that one of the same sender has overtaken, as happens if a connection breaks while
         its last letter is being taken: the words of a header may go back, and the sender would not tell them again.
         """
+        if letter is None:
+            return
         boxes = self._boxes
         if letter.ranks and letter.headers.shape[1:] != boxes.headers[0].shape:
             raise ValueError(f"headers {letter.headers.shape} fit no mailbox")

@@ -116,10 +116,8 @@ class Agent:
             mail: headers of mailboxes that others cannot send.
             policies: policies of the donors, and the learners' own last ones.
         """
-        if mail is not None:
-            self._mail.deliver(mail)
-        if policies is not None:
-            Incoming(self._memory.versions.boxes).deliver(policies)
+        self._mail.deliver(mail)
+        Incoming(self._memory.versions.boxes).deliver(policies)
         try:
             task = from_whole(told.copy(), LearnerTask)  # Ray lends its memory for reading
             task = replace(task, blocks=tuple(self._descriptors), machine=self._machine)

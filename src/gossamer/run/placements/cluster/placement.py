@@ -213,10 +213,8 @@ class ClusterHost:
             return [] if event is None else [event]
         self.heard_at = time.monotonic()
         known, self._answer = news.number <= self._answer, news.number
-        if news.policies is not None:
-            self._policies.deliver(news.policies)
-        if news.mail is not None:
-            self._mail.deliver(news.mail)
+        self._policies.deliver(news.policies)
+        self._mail.deliver(news.mail)
         # Ray lends its memory for reading.
         events = [] if known else [from_whole(one.copy(), Event) for one in news.events]
         if any(isinstance(event, Ready) for event in events):
