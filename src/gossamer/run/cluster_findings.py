@@ -89,15 +89,11 @@ def findings(
             yield f"{seen.address} does not answer ({seen.silent}): look at it with ray status, or take it out with ray stop"
     there = [seen for seen in machines if not seen.silent]
     for name in VERSIONS:
-        everyone = [*there, *([me] if me else [])]
-        count = Counter(seen.versions.get(name, "missing") for seen in everyone)
+        has = [(x.versions.get(name, "missing"), x.address) for x in (*there, me) if x]
+        count = Counter(version for version, _ in has)
         if len(count) > 1:
             usual = count.most_common(1)[0][0]
-            others = [
-                f"{x.versions.get(name, 'missing')} on {x.address}"
-                for x in everyone
-                if x.versions.get(name, "missing") != usual
-            ]
+            others = [f"{version} on {address}" for version, address in has if version != usual]
             yield f"{name} differs: {usual} on most machines, {'; '.join(others)}: install {name} {usual} there"
     every = {extra for seen in there for extra in seen.extras}
     for extra in sorted(every):

@@ -102,8 +102,7 @@ class Correspondent:
             wire.close()
 
     def _write(self) -> None:
-        wrote = 0.0
-        reached, told = time.monotonic(), False
+        wrote, told = time.monotonic(), False
         while not self._closed.is_set():
             self._looks.wait(PACED_SECONDS)
             self._looks.clear()
@@ -123,7 +122,7 @@ class Correspondent:
                     self._wire.close()
                 self._wire = None
                 self._mail.forget()
-                silent = time.monotonic() - reached
+                silent = time.monotonic() - wrote
                 if silent >= TOLD_SECONDS and not told and not self._closed.is_set():
                     told = True
                     self._say(
@@ -134,7 +133,7 @@ class Correspondent:
                 self._closed.wait(LOST_SECONDS)
                 continue
             self.sent_bytes += letter.nbytes
-            wrote = reached = time.monotonic()
+            wrote = time.monotonic()
             if told:
                 told = False
                 self._say(f"letters to {self._address.host} arrive again")
