@@ -60,9 +60,7 @@ class Session:
         self._learners = config.num_learners
         self._per_host = min(per_host or config.learners_per_process or 1, self._learners)
         self._per_actor = config.cluster.cpus_per_actor
-        self._actors = (
-            config.num_learners * (config.actors_per_learner or 0) * bool(self._per_actor)
-        )
+        self._actors = self._learners * (config.actors_per_learner or 0) if self._per_actor else 0
         self._given = ray.is_initialized()
         self.started = False
         """Whether this is a cluster of our own."""
@@ -124,14 +122,13 @@ class Session:
         each = {"CPU": self._share / self._per_host, "GPU": self._gpus}
         full, last = self._resources(self._per_host), self._resources(rest)
         asked = {kind: hosts * full[kind] + last[kind] for kind in each}
-        if self._actors:
-            more = f"{self._actors} x {self._per_actor:g} CPUs for actors"
-            if asked["CPU"] + self._actors * self._per_actor > there.get("CPU", 0.0):
-                raise ConfigError(
-                    f"{learners} x {each['CPU']:g} CPUs for learners and {more} are asked for, but the cluster has "
-                    f"{there.get('CPU', 0.0):g}: fewer --actors-per-learner, or --cluster.cpus-per-actor 0 for actors "
-                    "beside their learner"
-                )
+        beside = self._actors * self._per_actor
+        if beside and asked["CPU"] + beside > there.get("CPU", 0.0):
+            raise ConfigError(
+                f"{learners} x {each['CPU']:g} CPUs for learners and {self._actors} x {self._per_actor:g} CPUs for actors "
+                f"are asked for, but the cluster has {there.get('CPU', 0.0):g}: fewer --actors-per-learner, or "
+                "--cluster.cpus-per-actor 0 for actors beside their learner"
+            )
         for kind, wanted in each.items():
             flag = f"--cluster.{kind.lower()}s-per-learner"
             most = max(
