@@ -14,15 +14,7 @@ if TYPE_CHECKING:
 
 
 class TrajectoryQueue(Protocol):
-    """Actors to learner, bounded: a full queue holds the actors back."""
-
-    def slot(self) -> Trajectory:
-        """Wait for a free slot and return it to be written."""
-        ...
-
-    def put(self, trajectory: Trajectory) -> None:
-        """Hand a written slot to the learner."""
-        ...
+    """Actors to learner, as the learner sees it; bounded: a full queue holds the actors back."""
 
     def get(self) -> Trajectory:
         """Wait for the oldest written slot."""
