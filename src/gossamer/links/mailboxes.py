@@ -199,12 +199,11 @@ class Mailboxes:
         place = self.find(rank, updates)
         return None if place is None else place.update
 
-    def posted(self, rank: int) -> list[int]:
-        """Return the updates of a learner's whole messages, the oldest first."""
-        both = [self.find(rank, range(FAR))]
-        if both[0] is not None:
-            both.append(self.find(rank, range(both[0].update)))
-        return sorted(place.update for place in both if place is not None)
+    def posted(self, rank: int) -> list[Found]:
+        """Return where a learner's whole messages are, the oldest first."""
+        newest = self.find(rank, range(FAR))
+        older = None if newest is None else self.find(rank, range(newest.update))
+        return [place for place in (older, newest) if place is not None]
 
     def find(self, rank: int, updates: range) -> Found | None:
         """Return where the newest whole message of `rank` among `updates` is, None without one."""
@@ -265,7 +264,7 @@ class Mailbox:
 
     def posted(self) -> list[int]:
         """Return the updates of this learner's whole messages, the oldest first."""
-        return self.boxes.posted(self.rank)
+        return [place.update for place in self.boxes.posted(self.rank)]
 
     def newest(self, peer: int, updates: range) -> int | None:
         """Return the update of the newest message of `peer` among `updates`, None without one."""
@@ -352,7 +351,7 @@ class Mailbox:
     def newest_known(self) -> int:
         """Return the last update that others have mixed, or one who died mixed or posted here; -1 without one."""
         own = int(self._header[COMBINED]) - 1
-        return max(self.newest_combined(), own, *self.boxes.posted(self.rank))
+        return max(self.newest_combined(), own, *self.posted())
 
     def report(self, env_steps: int) -> None:
         """Tell how much this learner has learnt from."""

@@ -127,19 +127,16 @@ class Outgoing:
         self._headers, self._sent = {}, {}
 
     def _posts(self, rank: int) -> Iterable[Post]:
-        new = [x for x in self._boxes.posted(rank) if x > self._sent.get(rank, -1)]
-        for update in new if self._every else new[-1:]:
-            only = range(update, update + 1)
-            if (found := self._boxes.find(rank, only)) is None:
-                continue  # it was overwritten meanwhile: there is a newer one
-            singles, doubles = self._boxes.messages[rank][found.slot]
+        new = [x for x in self._boxes.posted(rank) if x.update > self._sent.get(rank, -1)]
+        for slot, _, update, notes in new if self._every else new[-1:]:
+            singles, doubles = self._boxes.messages[rank][slot]
             if not self._every:
                 singles, doubles = torch.empty_like(singles), torch.empty_like(doubles)
-                if self._boxes.read(rank, only, (singles, doubles)) is None:
-                    continue
+                if self._boxes.read(rank, range(update, update + 1), (singles, doubles)) is None:
+                    continue  # it was overwritten meanwhile: there is a newer one
             self._sent[rank] = update
             size = 0 if self._bare else None
-            yield Post(rank, update, found.notes, singles.numpy()[:size], doubles.numpy()[:size])
+            yield Post(rank, update, notes, singles.numpy()[:size], doubles.numpy()[:size])
 
 
 class Incoming:
