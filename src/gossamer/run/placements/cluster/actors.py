@@ -17,7 +17,6 @@ from ray.exceptions import RayError
 
 from gossamer.run.host_protocol import Failed, Notice
 from gossamer.run.placements.child_protocol import ActorSettled
-from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.spawn import spawn
 
 if TYPE_CHECKING:
@@ -26,10 +25,6 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.run.host_protocol import Event
     from gossamer.run.placements.child_protocol import ActorTask
-
-LOOK_SECONDS = 0.2
-"""Longest time between two looks at an actor's process."""
-
 
 MAX_ATTEMPTS = 6
 """To start an actor that ends before it has called its team."""
@@ -50,13 +45,13 @@ class ActorHost:
     def __init__(self, task: ActorTask):
         here = replace(task, machine=ray.util.get_node_ip_address())
         self._popen, self._channel = spawn(here, ActorSettled | Failed)
+        self._channel.end.setblocking(True)
 
     def run(self) -> list[ActorSettled | Failed]:
         """Wait until the process has ended; return what it told."""
         told: list[ActorSettled | Failed] = []
         while not self._channel.closed:  # which it is once the process is gone
-            if ready([self._channel.end.fileno()], LOOK_SECONDS):
-                told += self._channel.receive()
+            told += self._channel.receive()
         return told
 
 
