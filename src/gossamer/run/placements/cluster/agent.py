@@ -239,13 +239,11 @@ class Agent:
     def _listen(self, host: ProcessHost) -> None:
         try:
             while not self._ended.is_set():
-                readable = host.fileno >= 0 and bool(ready([host.fileno], LOOK_SECONDS))
+                readable = bool(ready([host.fileno], LOOK_SECONDS))
                 for event in host.poll(readable=readable):
                     self._tell(event)
                     if isinstance(event, Done | Died | Failed):
                         return
-                if host.fileno < 0:
-                    time.sleep(LOOK_SECONDS)
         except BaseException as error:  # noqa: BLE001 - the supervisor ends the run
             self._tell(Failed.of(error, WHOSE))
 
