@@ -308,6 +308,23 @@ def test_one_that_cannot_be_made_while_others_train_is_tried_later(ray: FakeRay)
     assert run.phases[1] == "starting"
 
 
+def test_nobody_waits_for_one_that_died_early_and_cannot_be_made_again(ray: FakeRay) -> None:
+    """Who has no version yet is waited for; once the run is said to go on without it, it has to."""
+    run = Run(ray, 2, **{"topology.max_staleness": 0, "cluster.min_learners": 1})
+    run.start(0, 1)
+    run.agent(1).refs["news"].give(RayActorError())
+    told = notices(run.poll())
+    for attempt in range(1, 6):
+        assert not run.cluster.memory.boxes.has_left(1)
+        run.agent(1).refs["where"].give(RayActorError())
+        told += notices(run.poll())
+        if attempt < 5:
+            told += notices(run.poll(2.0**attempt + 0.2))
+    assert told[-1].endswith("; the run goes on without it, and tries again every minute")
+    assert run.agent(0).words_of("meet")[-1] == ({}, {1: (range(1, 2), 1)}, True)
+    assert run.cluster.memory.boxes.has_left(1)
+
+
 def test_a_dead_host_comes_back_in_its_next_incarnation(ray: FakeRay) -> None:
     run = Run(ray, 2)
     run.start(0, 1)

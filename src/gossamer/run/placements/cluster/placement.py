@@ -546,7 +546,9 @@ class Cluster(OutOfProcess):
             host.note_place()
         except RayError as error:
             fewest = self.config.cluster.min_learners or 1
-            return self._place_again(host, error, fewest=fewest)
+            if told := self._place_again(host, error, fewest=fewest):
+                self._tell_left(index)  # who has waited for it does so no more
+            return told
         donors = self._donors_of(host.ranks) if host.version >= 0 or self._are_learning else {}
         initial = None
         if donors:
