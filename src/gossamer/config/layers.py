@@ -125,7 +125,7 @@ def gather_layers(
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))
     if given:
         layers.append(Layer(GIVEN, as_written(given)))
-    return [replace(layer, settings=nested(layer.settings)) for layer in layers]
+    return [layer._replace(settings=nested(layer.settings)) for layer in layers]
 
 
 def merge_layers(
