@@ -399,8 +399,7 @@ def make_config(
         ConfigError: the settings contain a mistake, or the run does not exist.
     """
     given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
-    named = [given, *(config_layer(name).settings for name in presets)]
-    saved = saved_settings(resume, named=named, trust=trust)
+    saved = saved_settings(resume, given=given, configs=presets, trust=trust)
     return resolve(given=given, configs=presets, resumed=saved)[0]
 
 
@@ -412,7 +411,8 @@ def in_python(name: str, value: str) -> str:
 def saved_settings(
     run: str | os.PathLike[str] | None,
     *,
-    named: Sequence[Tree] = (),
+    given: Tree | None = None,
+    configs: Sequence[str] = (),
     trust: bool = False,
     how: Callable[[str, str], str] = in_python,
 ) -> dict[str, Any] | None:
@@ -420,7 +420,8 @@ def saved_settings(
 
     Args:
         run: which.
-        named: settings given beside it; code they name may be imported.
+        given: settings given beside it; code they name may be imported.
+        configs: files and presets given beside it; likewise.
         trust: import whatever the run names.
         how: what to type, for the error, so that the code of a setting is used, by its dotted name and value.
 
@@ -435,6 +436,7 @@ def saved_settings(
     folder = RunFolder.open(run)
     saved = folder.read_settings()
     code = code_in(saved)
+    named = [given or {}, *(config_layer(name).settings for name in configs)]
     again = {value for tree in named for value in code_in(tree).values()}
     foreign = [item for item in code.items() if item[1] not in again and is_found(item[1])]
     try:
