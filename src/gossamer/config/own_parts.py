@@ -96,7 +96,7 @@ def use(part: type) -> None:
 
 
 def _adopt(part: type, base: type, name: str) -> type:
-    if part not in IN_USE:
+    if part not in parts_of(base):
         for lack in _lacks(part, base):
             raise ConfigError(f"{name} {lack}")
         IN_USE[part] = name
