@@ -135,11 +135,9 @@ def _groups_of(name: str, kinds: tuple[type, ...], *, listed: bool) -> Iterator[
             f"{flag(name)}.1.SETTING changes one of its settings. In the flags below, 1 stands for the entry's number. "
             f"All kinds except {names[0]} have these settings:"
         )
-    yield Group(
-        name,
-        intro if listed or not shared else f"{intro}; all of them have these settings:",
-        shared,
-    )
+    elif shared:
+        intro += "; all of them have these settings:"
+    yield Group(name, intro, shared)
     for kind, rows in zip(kinds, each, strict=True):
         own = tuple(row for row in rows if row not in shared)
         yield Group(f"{name}:{member_name(kind)}", _intro(kind), own)

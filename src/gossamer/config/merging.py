@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from gossamer.config import own_parts
-from gossamer.config.names import ANY, Entries, flag, nested
+from gossamer.config.names import ANY, Entries, entries_of, flag, nested
 from gossamer.config.suggestions import (
     KINDS_ELSEWHERE,
     did_you_mean,
@@ -196,10 +196,9 @@ class _Merging:
             if isinstance(layer.settings, str):
                 raise _no_list(layer, dotted, layer.settings, kinds)
             if isinstance(layer.settings, (list, tuple)):
-                whole = Entries.of(cast("Sequence[Any]", layer.settings))
-                if not whole:
+                if not layer.settings:
                     raise ConfigError(f"{layer.shown(dotted)} is empty; give at least one section")
-                layer = layer._replace(settings=whole)
+                layer = layer._replace(settings=entries_of(layer.settings))
             if isinstance(layer.settings, Entries):
                 entries = []
                 self.origin[dotted] = layer.label
