@@ -557,17 +557,16 @@ def _runs(**asked: Any) -> None:
         "--x env_steps|seconds", "horizontal axis of the curves", default="env_steps", dest="axis"
     ),
     Word("--plot FILE", "draw curves, scores and performance profile as .png, .svg or .pdf"),
-    JSON,
+    JSON._replace(dest="as_json"),
     Word("--markdown", "print Markdown"),
 )
-def _compare(**asked: Any) -> None:
-    as_json, markdown = asked.pop("json"), asked.pop("markdown")
+def _compare(run: list[str], *, as_json: bool, markdown: bool, **asked: Any) -> None:
     if as_json and markdown:
         raise ConfigError("--json and --markdown are both given; leave one out")
     from gossamer.compare.command import compare
 
     form = "json" if as_json else "markdown" if markdown else "text"
-    show_result(compare(asked.pop("run"), **asked, form=form, say=lambda text: _say(visible(text))))
+    show_result(compare(run, **asked, form=form, say=lambda text: _say(visible(text))))
 
 
 @Command(
@@ -590,10 +589,10 @@ def _compare(**asked: Any) -> None:
     # The process of a run that it is started with, by `train --watch`.
     Word("--beside PID", "", _reads(Seed)),
 )
-def _watch(**asked: Any) -> None:
+def _watch(*, no_browser: bool, **asked: Any) -> None:
     from gossamer.dashboard.server import watch
 
-    watch(**asked)
+    watch(browser=not no_browser, **asked)
 
 
 @Command(

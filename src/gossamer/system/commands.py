@@ -27,7 +27,7 @@ class Word(NamedTuple):
 
     typed: str
     """How it is typed: "RUN", "RUN ..." for one or more, "[RUN]" if it may be left out, "--episodes N", "--device cpu|cuda" for
-    words to choose from, "--json" for a switch, "--no-browser" for one that turns `browser` off."""
+    words to choose from, "--json" for a switch."""
     meaning: str
     """Its help; empty: it is not told."""
     reads: Any = None
@@ -47,13 +47,9 @@ class Word(NamedTuple):
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Let a parser read it."""
         is_flag, value = self.typed.startswith("--"), self.typed.partition(" ")[2]
-        off = self.name.startswith("--no-")
-        dest = self.dest or self.name.removeprefix("--no-" if off else "--").lower().replace(
-            "-", "_"
-        )
+        dest = self.dest or self.name.lstrip("-").lower().replace("-", "_")
         if is_flag and not value:
-            action = "store_false" if off else "store_true"
-            parser.add_argument(self.name, dest=dest, action=action)
+            parser.add_argument(self.name, dest=dest, action="store_true")
             return
         settings: dict[str, Any] = {"type": self.reads or str, "default": self.default}
         choices = (value if is_flag else self.name).split("|")
