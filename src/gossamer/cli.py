@@ -217,6 +217,8 @@ def _train(words: list[str]) -> int | None:
         resumed=saved,
         machine="tuned" if asked.seeds is None else "",
     )
+    each = max(num_cores() // config.num_learners, 1)
+    actors = 0 if asked.seeds else actors_for(config, each, gpu=bool(visible_gpus()))
     if asked.show_config:
         from gossamer.envs.settings import suite_of
 
@@ -225,15 +227,11 @@ def _train(words: list[str]) -> int | None:
             from gossamer.envs.making import refuse_unknown
 
             refuse_unknown(config.env_id)
-        each = max(num_cores() // config.num_learners, 1)
-        actors = 0 if asked.seeds else actors_for(config, each, gpu=bool(visible_gpus()))
         if actors and config.actors_per_learner is None:
             layers["actors_per_learner"] += f", {actors} here"
         print(show_config(config, layers))
         return None
-    several = config.num_learners > 1
-    several = several or actors_for(config, num_cores(), gpu=bool(visible_gpus())) > 0
-    if asked.seeds is None and config.placement == "local" and several:
+    if asked.seeds is None and config.placement == "local" and (actors or config.num_learners > 1):
         from gossamer.run.placements.fork_server import fork_server
 
         fork_server()  # imports while we do
