@@ -86,13 +86,7 @@ class Command:
     """
 
     def __init__(
-        self,
-        name: str,
-        summary: str,
-        about: str,
-        *words: Word,
-        usage: str = "",
-        reads: bool = True,
+        self, name: str, summary: str, about: str, *words: Word, usage: str = "", reads: bool = True
     ):
         self.name, self.summary, self.about, self.words = name, summary, about, words
         typed = [x.typed for x in words if not x.typed.startswith("--")]
