@@ -26,7 +26,7 @@ from msgspec import Meta
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import install_command, visible_gpus
 from gossamer.system.beginning import Beginning
-from gossamer.system.commands import REQUIRED, Calls, Command, Reader, Word
+from gossamer.system.commands import REQUIRED, Command, Word
 from gossamer.system.cores import num_cores
 from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
 from gossamer.system.reading import clipped, visible
@@ -75,10 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     streams = Streams(breaks=not trains, results_alone="--json" in words)
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # standard error is closed
         faulthandler.enable()  # a simulator's native code may end the process: where, is told
-    try:
-        code = _main(words)
-    except SystemExit as ended:  # argparse's, after its help
-        code = int(ended.code or 0)
+    code = _main(words)
     if code == INTERRUPTED:
         # Libraries complain, as the interpreter ends, of objects that were still being made.
         with contextlib.suppress(OSError):
@@ -189,45 +186,11 @@ def _typed(name: str, value: str) -> str:
     return f"--{name} {shlex.quote(value)}"
 
 
-COMMANDS: dict[str, Command] = {}
-"""Every command by its name, in the order in which they are listed."""
-
-
-def _command(
-    name: str, summary: str, about: str, *words: Word, usage: str = "", reads: Reader | None = None
-) -> Callable[[Calls], Calls]:
-    """Return a decorator that adds a command, which calls the function; see `Command`."""
-
-    def add(calls: Calls) -> Calls:
-        COMMANDS[name] = Command(
-            name, summary, about, *words, calls=calls, usage=usage, reads=reads
-        )
-        return calls
-
-    return add
-
-
-def _unread(words: list[str]) -> dict[str, Any]:
-    """Return words as they are typed: most of those after `gossamer train` are settings."""
-    return {"words": words}
-
-
-@_command(
-    "train",
-    "train a policy; resume a run with --resume RUN",
-    "",
-    Word("ENV", ""),
-    reads=_unread,
+@Command(
+    "train", "train a policy; resume a run with --resume RUN", "", Word("ENV", ""), reads=False
 )
 def _train(words: list[str]) -> int | None:
-    from gossamer.config import (
-        config_layer,
-        explicit,
-        parse_train,
-        resolve,
-        saved_settings,
-        show_config,
-    )
+    from gossamer.config import explicit, parse_train, resolve, saved_settings, show_config
     from gossamer.config.cores import actors_for
 
     asked = parse_train(words)
@@ -241,7 +204,8 @@ def _train(words: list[str]) -> int | None:
         resume = Path(RunFolder.open(asked.resume).shown)
     saved = saved_settings(
         resume,
-        named=[asked.settings, *(config_layer(name).settings for name in asked.config)],
+        given=asked.settings,
+        configs=asked.config,
         trust=asked.trust,
         how=lambda name, value: (
             f"gossamer train {_typed(name, value)} --resume {shlex.quote(str(resume))}, or add --trust"
@@ -253,6 +217,8 @@ def _train(words: list[str]) -> int | None:
         resumed=saved,
         machine="tuned" if asked.seeds is None else "",
     )
+    each = max(num_cores() // config.num_learners, 1)
+    actors = 0 if asked.seeds else actors_for(config, each, gpu=bool(visible_gpus()))
     if asked.show_config:
         from gossamer.envs.settings import suite_of
 
@@ -261,15 +227,11 @@ def _train(words: list[str]) -> int | None:
             from gossamer.envs.making import refuse_unknown
 
             refuse_unknown(config.env_id)
-        each = max(num_cores() // config.num_learners, 1)
-        actors = 0 if asked.seeds else actors_for(config, each, gpu=bool(visible_gpus()))
         if actors and config.actors_per_learner is None:
             layers["actors_per_learner"] += f", {actors} here"
         print(show_config(config, layers))
         return None
-    several = config.num_learners > 1
-    several = several or actors_for(config, num_cores(), gpu=bool(visible_gpus())) > 0
-    if asked.seeds is None and config.placement == "local" and several:
+    if asked.seeds is None and config.placement == "local" and (actors or config.num_learners > 1):
         from gossamer.run.placements.fork_server import fork_server
 
         fork_server()  # imports while we do
@@ -359,7 +321,7 @@ JSON = Word("--json", "print only JSON on standard output")
 RUN = Word("RUN", "a run folder, part of its name, or last")
 
 
-@_command(
+@Command(
     "eval",
     "play full episodes with a trained policy",
     "Play full episodes with a trained policy, on seeds that training does not use.",
@@ -396,7 +358,7 @@ def _eval(**asked: Any) -> None:
     evaluate_run(**asked)
 
 
-@_command(
+@Command(
     "export",
     "write a trained policy as an ONNX file, a torch program, or a folder for Hugging Face's Hub",
     "Write a trained policy for other programs, as one step from an observation to the greedy action and the value. Nothing is\n"
@@ -436,7 +398,7 @@ def _export(**asked: Any) -> None:
     show_result(export_run(**asked, say=_say))
 
 
-@_command(
+@Command(
     "bench",
     "measure this machine's limits and how close training comes to them",
     "Measure stepping, inference, learning and training on this machine.",
@@ -454,7 +416,7 @@ def _bench(**asked: Any) -> None:
     bench(**asked)
 
 
-@_command(
+@Command(
     "sweep",
     "search settings: many runs from one file",
     "Search settings: train many ordinary runs from one file, several at a time, and say which settings were best.\n"
@@ -486,7 +448,7 @@ def _sweep(**asked: Any) -> int:
     return sweep(**asked)
 
 
-@_command(
+@Command(
     "tune",
     "find the fastest settings for this machine",
     "Find the fastest settings for this machine, and write them as a preset. The numbers of learners, threads and groups are\n"
@@ -508,7 +470,7 @@ def _tune(**asked: Any) -> None:
     tune(**asked)
 
 
-@_command(
+@Command(
     "list",
     "list algorithms, topologies, replays, environments and presets",
     "List algorithms, topologies, replays, environments and presets.",
@@ -547,7 +509,7 @@ def _unless_installed(module: str) -> str:
     return f" (not installed: {install_command(extra)})"
 
 
-@_command(
+@Command(
     "runs",
     "list past runs and their results",
     "List runs and their results.",
@@ -564,7 +526,7 @@ def _runs(**asked: Any) -> None:
     show_result(runs_text(list_runs(asked["run"]), root=asked["run"], as_json=asked["json"]))
 
 
-@_command(
+@Command(
     "compare",
     "compare runs: groups of seeds, intervals, verdicts",
     "Compare runs: group their seeds by the settings that differ; report scores, intervals and which group is better.",
@@ -593,20 +555,19 @@ def _runs(**asked: Any) -> None:
         "--x env_steps|seconds", "horizontal axis of the curves", default="env_steps", dest="axis"
     ),
     Word("--plot FILE", "draw curves, scores and performance profile as .png, .svg or .pdf"),
-    JSON,
+    JSON._replace(dest="as_json"),
     Word("--markdown", "print Markdown"),
 )
-def _compare(**asked: Any) -> None:
-    as_json, markdown = asked.pop("json"), asked.pop("markdown")
+def _compare(run: list[str], *, as_json: bool, markdown: bool, **asked: Any) -> None:
     if as_json and markdown:
         raise ConfigError("--json and --markdown are both given; leave one out")
     from gossamer.compare.command import compare
 
     form = "json" if as_json else "markdown" if markdown else "text"
-    show_result(compare(asked.pop("run"), **asked, form=form, say=lambda text: _say(visible(text))))
+    show_result(compare(run, **asked, form=form, say=lambda text: _say(visible(text))))
 
 
-@_command(
+@Command(
     "watch",
     "show runs in a browser, live",
     "Show runs in a browser, live: curves, bottlenecks, learners, replays, videos; stop, save, evaluate and resume runs.",
@@ -626,13 +587,13 @@ def _compare(**asked: Any) -> None:
     # The process of a run that it is started with, by `train --watch`.
     Word("--beside PID", "", _reads(Seed)),
 )
-def _watch(**asked: Any) -> None:
+def _watch(*, no_browser: bool, **asked: Any) -> None:
     from gossamer.dashboard.server import watch
 
-    watch(**asked)
+    watch(browser=not no_browser, **asked)
 
 
-@_command(
+@Command(
     "cluster",
     "look at a Ray cluster (check)",
     "check: list the machines of a Ray cluster, measure the network between them, and report problems.",
@@ -661,3 +622,22 @@ def _cluster(**asked: Any) -> int:
     text, fine = check_cluster(asked["address"], as_json=asked["json"], say=_say)
     show_result(text)
     return 0 if fine else 1
+
+
+COMMANDS = {
+    x.name: x
+    for x in (
+        _train,
+        _eval,
+        _export,
+        _bench,
+        _sweep,
+        _tune,
+        _list,
+        _runs,
+        _compare,
+        _watch,
+        _cluster,
+    )
+}
+"""Every command by its name, in the order in which they are listed."""

@@ -304,6 +304,13 @@ def test_switches_of_the_command_can_be_off(word: str, on: bool) -> None:
     assert parse_train(["CartPole-v1", name]).show_config is on
 
 
+def test_switches_of_the_command_take_a_word_as_settings_do() -> None:
+    asked = parse_train(["--watch", "no", "CartPole-v1", "--show-config", "yes"])
+    assert (asked.watch, asked.show_config) == (False, True)
+    assert asked.settings == {"env_id": "CartPole-v1"}
+    assert "--no-watch is not a setting" in refusal("--no-watch=no", "CartPole-v1")
+
+
 def test_a_switch_that_is_neither_is_refused() -> None:
     with pytest.raises(ConfigError, match='--watch is "perhaps"; it must be true or false'):
         parse_train(["CartPole-v1", "--watch=perhaps"])

@@ -67,6 +67,12 @@ def test_a_value_that_another_member_could_read_is_passed_over() -> None:
     assert "layer 0: seed" in refused({"seed": "x"}, {"seed": 3}), "though it holds nowhere"
 
 
+def test_a_class_is_a_part_of_its_own_kind_alone() -> None:
+    name = f"{Mine.__module__}:Mine"
+    told = refused({"algorithm": name, "topology": name})
+    assert told.startswith(f"layer 0: topology: {name} is not a subclass of Topology")
+
+
 def test_writing_settings_down_brings_no_class_into_use() -> None:
     config = TrainConfig("x:y", algorithm=Mine())
     written = to_dict(config)

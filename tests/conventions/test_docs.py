@@ -31,12 +31,9 @@ refused = []
 for arguments in json.load(sys.stdin):
     sys.argv = ["gossamer", *arguments]
     said = io.StringIO()
-    try:
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            code = main()
-    except SystemExit as stop:
-        code = stop.code
-    if code not in (None, 0):
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        code = main()
+    if code != 0:
         refused.append([arguments, said.getvalue()])
 print(json.dumps(refused))
 """

@@ -35,11 +35,7 @@ print("PROBE", ",".join(heavy) or "none", len(sys.modules), file=sys.stderr)
 RUN_CLI = """
 sys.argv = ["gossamer", *{arguments!r}]
 from gossamer.cli import main
-try:
-    code = main()
-except SystemExit as stop:
-    code = stop.code
-assert code in (None, 0), code
+assert main() == 0
 """
 IMPORT_ALL = """
 import gossamer

@@ -4,7 +4,6 @@ from gossamer.config.arguments import Arguments as Arguments
 from gossamer.config.arguments import parse_train as parse_train
 from gossamer.config.check import check_ranges as check_ranges
 from gossamer.config.check import validate as validate
-from gossamer.config.files import config_layer as config_layer
 from gossamer.config.files import preset_names as preset_names
 from gossamer.config.files import preset_summary as preset_summary
 from gossamer.config.help import kinds as kinds

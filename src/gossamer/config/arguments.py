@@ -16,7 +16,7 @@ from msgspec import Meta
 from gossamer.config import own_parts
 from gossamer.config.files import is_config_name
 from gossamer.config.merging import Layer
-from gossamer.config.names import flag, place
+from gossamer.config.names import entries_of, flag, place
 from gossamer.config.suggestions import near, unknown_setting
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import (
@@ -41,7 +41,7 @@ from gossamer.errors import ConfigError
 from gossamer.system.reading import parse_json
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 _SHOW = "to see all settings: --show-config"
 _ENV = "type the environment's id alone: gossamer train ENV"
@@ -87,10 +87,9 @@ class Arguments(Options):
 
     def parts(self) -> list[str]:
         """Return the kinds of parts that were typed, as `algorithm:ppo`."""
-        replays = self.settings.get("replays")
-        entries = replays.values() if isinstance(replays, dict) else ()
+        replays = entries_of(self.settings.get("replays"))
         asked = [(name, self.settings.get(name)) for name in ("algorithm", "topology")]
-        asked += [("replays", entry) for entry in entries]
+        asked += [("replays", entry) for entry in replays.values()]
         return [f"{name}:{x.get('name') if isinstance(x, dict) else x}" for name, x in asked]
 
 
@@ -201,9 +200,9 @@ def _read_env(word: str, settings: dict[str, Any]) -> None:
 
 
 def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
+    """Read a flag with its value, which is attached to it or begins the rest."""
     head, equals, attached = word.partition("=")
-    if equals:
-        rest.appendleft(attached)
+    words = deque([attached]) if equals else rest
     name = head.lstrip("-").replace("-", "_")
     flagged, colon, value = head.partition(":")
     if colon and name.partition(":")[0] in _choices():
@@ -212,86 +211,69 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
         raise ConfigError(f"{head} is not a flag; type: {flagged} {value}")
     if not word.startswith("--"):
         raise ConfigError(f"{head} is not a flag; flags start with two hyphens: --{name}")
-    if name in _NO_FLAGS or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
+    if name in _NO_FLAGS or (name == "env" and not (words and words[0].lstrip().startswith("{"))):
         raise ConfigError(f"{head} is not a flag; {_NO_FLAGS.get(name, _ENV)}")
-    options = fields_of(Options)
-    if name in options:
-        _read_option(head, name, options[name].annotation, rest, found, attached=bool(equals))
-    elif name[:3] == "no_" and name[3:] in options and is_switch(options[name[3:]].annotation):
-        setattr(found, name[3:], False)
+    path, dot, last = name.removeprefix("no_").rpartition(".")
+    positive = path + dot + last.removeprefix("no_")
+    taken: Any
+    if (annotation := _annotation_of(name)) is not None:
+        taken = _take_value(head, annotation, words, attached=bool(equals))
+    elif positive != name and is_switch(_annotation_of(positive)) and not equals:
+        name, taken = positive, False
+    elif found.reads_more and _may_be_own(name):
+        takes = equals or (words and not words[0].startswith("--"))
+        taken = words.popleft() if takes else True
     else:
-        _read_setting(head, name, rest, found, attached=bool(equals))
+        switches = {one for one, accepts in settings_of(TrainConfig) if is_switch(accepts)}
+        layer = Layer("command line", {}, typed=True)
+        raise unknown_setting(layer, name, names_of(TrainConfig), switches)
+    if name in fields_of(Options):
+        _set_option(found, head, name, taken)
+    else:
+        place(found.settings, name, taken)
 
 
-def _read_option(
-    head: str, name: str, annotation: Any, rest: deque[str], found: Arguments, *, attached: bool
-) -> None:
-    kind, *_ = kinds_of(annotation)
+def _annotation_of(name: str) -> Any | None:
+    return find_annotation(Options, name) or find_annotation(TrainConfig, name)
+
+
+def _set_option(found: Arguments, head: str, name: str, written: Any) -> None:
+    kind, *_ = kinds_of(fields_of(Options)[name].annotation)
     if is_list(kind):
-        more = _take_list(head, rest, is_config_name, attached=attached)
-        setattr(found, name, (*getattr(found, name), *more))
+        setattr(found, name, (*getattr(found, name), *written))
         return
-    switch = is_switch(kind)
-    written = (rest.popleft() if attached else "true") if switch else _take(head, rest)
     try:
         setattr(found, name, read_value(written, kind, typed=True))
     except ValueError as error:
-        how = "" if switch else f": {head} 5"
+        how = "" if is_switch(kind) else f": {head} 5"
         raise ConfigError(
             f"{head} is {shown(written, typed=True)}; it must be {error}{how}"
         ) from None
 
 
-def _read_setting(
-    head: str, name: str, rest: deque[str], found: Arguments, *, attached: bool
-) -> None:
-    annotation = find_annotation(TrainConfig, name)
-    path, dot, last = name.removeprefix("no_").rpartition(".")
-    positive = path + dot + last.removeprefix("no_")
-    if annotation is not None:
-        place(found.settings, name, _take_value(head, annotation, rest, attached=attached))
-    elif positive != name and is_switch(find_annotation(TrainConfig, positive)) and not attached:
-        place(found.settings, positive, False)
-    elif found.reads_more and _may_be_own(name):
-        takes = attached or (rest and not rest[0].startswith("--"))
-        place(found.settings, name, rest.popleft() if takes else True)
-    else:
-        switches = {one for one, accepts in settings_of(TrainConfig) if is_switch(accepts)}
-        layer = Layer("command line", {}, typed=True)
-        raise unknown_setting(layer, name, names_of(TrainConfig), switches)
-
-
-def _take_value(head: str, annotation: Any, rest: deque[str], *, attached: bool) -> Any:
+def _take_value(head: str, annotation: Any, words: deque[str], *, attached: bool) -> Any:
     """Take the value of a setting from the words that follow its flag."""
     if is_switch(annotation):
-        takes = attached or (rest and rest[0].lower() in (*SWITCH_WORDS, "none"))
-        return rest.popleft() if takes else True
+        takes = attached or (words and words[0].lower() in (*SWITCH_WORDS, "none"))
+        return words.popleft() if takes else True
+    if not words or words[0].startswith("--"):
+        raise ConfigError(f"{head} needs a value: {head} VALUE")
+    taken = words.popleft()
     if members(annotation):
-        return _json(head, _take(head, rest))
-    if is_list(annotation):
-        return _take_list(head, rest, partial(_goes_on, annotation), attached=attached)
-    return _take(head, rest)
+        return _json(head, taken)
+    if not is_list(annotation):
+        return taken
+    goes_on = is_config_name if head == "--config" else partial(_goes_on, annotation)
+    several = [taken]
+    while words and goes_on(words[0]):
+        several.append(words.popleft())
+    return several
 
 
 def _may_be_own(name: str) -> bool:
     section, dot, _ = name.partition(".")
     kinds = members(find_annotation(TrainConfig, section)) if dot else ()
     return own_parts.open_base(kinds) is not None
-
-
-def _take(head: str, rest: deque[str]) -> str:
-    if not rest or rest[0].startswith("--"):
-        raise ConfigError(f"{head} needs a value: {head} VALUE")
-    return rest.popleft()
-
-
-def _take_list(
-    head: str, rest: deque[str], goes_on: Callable[[str], bool], *, attached: bool
-) -> list[str]:
-    words = [_take(head, rest)]
-    while rest and not attached and goes_on(rest[0]):
-        words.append(rest.popleft())
-    return words
 
 
 def _json(head: str, text: str) -> Any:

@@ -43,13 +43,7 @@ def validate(config: TrainConfig) -> None:
     except RAISED as error:
         name = own_parts.name_of(type(algorithm)) or algorithm.name
         raise failed(name, "fails in validate", error) from error
-    for rules in (
-        _data_mistakes,
-        _placement_mistakes,
-        _learner_mistakes,
-        _batch_mistakes,
-        _optimizer_mistakes,
-    ):
+    for rules in (_data_mistakes, _placement_mistakes, _learner_mistakes, _batch_mistakes):
         for mistake in rules(config):
             raise ConfigError(mistake)
 
@@ -169,8 +163,8 @@ def _learner_mistakes(config: TrainConfig) -> Iterator[str]:
 
 
 def _batch_mistakes(config: TrainConfig) -> Iterator[str]:
-    """Yield mistakes in how a batch is cut up, and in whether any batch is learnt."""
-    core, start = config.policy.core, config.optimizer.learn_start
+    """Yield mistakes in how a batch is cut up, in whether any batch is learnt, and in settings of the optimizer."""
+    core, optimizer, start = config.policy.core, config.optimizer, config.optimizer.learn_start
     if getattr(config.algorithm, "deal", "") == "rows" and core != "none":
         only = f"algorithm.deal is rows, but a policy with {core} can only learn from whole columns"
         yield f"{only}: --algorithm.deal columns, or --policy.core none"
@@ -179,11 +173,6 @@ def _batch_mistakes(config: TrainConfig) -> Iterator[str]:
     if start and first_learnt(config) >= config.total_env_steps:
         ends = f"the last batch begins before, as the run ends after {config.total_env_steps} env steps"
         yield f"optimizer.learn_start is {start}, but {ends}; nothing would be learnt: --optimizer.learn-start 0"
-
-
-def _optimizer_mistakes(config: TrainConfig) -> Iterator[str]:
-    """Yield settings of the optimizer that would do nothing."""
-    optimizer = config.optimizer
     if optimizer.outer_nesterov and not optimizer.outer_momentum:
         alone = "optimizer.outer_nesterov is on, but optimizer.outer_momentum is 0"
         yield f"{alone}: --optimizer.outer-momentum 0.5, or leave outer_nesterov out"

@@ -28,10 +28,14 @@ from gossamer.config.shown_defaults import (
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import choices, fields_of, flatten, member_name, members, to_tree
 from gossamer.config.values import bare, is_list, is_mapping, is_switch, kinds_of
+from gossamer.system.commands import beside
 from gossamer.topology.base import Topology
 
 if typing.TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+INDENT = 38
+"""Characters of what may be typed, beside which stands what it means."""
 
 
 class Row(NamedTuple):
@@ -131,11 +135,9 @@ def _groups_of(name: str, kinds: tuple[type, ...], *, listed: bool) -> Iterator[
             f"{flag(name)}.1.SETTING changes one of its settings. In the flags below, 1 stands for the entry's number. "
             f"All kinds except {names[0]} have these settings:"
         )
-    yield Group(
-        name,
-        intro if listed or not shared else f"{intro}; all of them have these settings:",
-        shared,
-    )
+    elif shared:
+        intro += "; all of them have these settings:"
+    yield Group(name, intro, shared)
     for kind, rows in zip(kinds, each, strict=True):
         own = tuple(row for row in rows if row not in shared)
         yield Group(f"{name}:{member_name(kind)}", _intro(kind), own)
@@ -294,7 +296,7 @@ def _choices_told(width: int) -> Iterator[str]:
     ):
         names = ", ".join(kinds(section))
         text = f"{what}: {names}, or a class of your own as module:Class [{default}]"
-        yield from _lines_of(f"  {section}:NAME", text, width)
+        yield from beside(f"  {section}:NAME", text, INDENT, width)
 
 
 def _brackets(config: TrainConfig | None, algorithm: str, width: int) -> list[str]:
@@ -327,18 +329,7 @@ def _shortened(row: Row) -> Row:
 
 
 def _help_of(row: Row, text: str, width: int) -> Iterator[str]:
-    yield from _lines_of(f"  {flag(row.name)} {row.values}".rstrip(), text, width)
-
-
-def _lines_of(head: str, text: str, width: int) -> Iterator[str]:
-    indent = 38
-    body = textwrap.wrap(text, max(width - indent, 30), break_on_hyphens=False)
-    if len(head) >= indent - 1:
-        yield head
-        head = ""
-    for line in body:
-        yield f"{head:<{indent}}{line}"
-        head = ""
+    return beside(f"  {flag(row.name)} {row.values}".rstrip(), text, INDENT, width)
 
 
 def values_of(annotation: Any) -> str:

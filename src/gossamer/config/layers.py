@@ -103,7 +103,7 @@ def resolve(
     """
     layers = gather_layers(command_line, configs=configs, resumed=resumed, given=given)
     config, origin, layers = merge_layers(layers, machine)
-    layers += [*_fewer_minibatches(config, origin), *_early_start(config, origin)]
+    layers += _fitting(config, origin)
     config, origin = merge(TrainConfig, layers)
     config = _merge_ratio(config, origin, [layer.label for layer in layers])
     validate(config)
@@ -125,7 +125,7 @@ def gather_layers(
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))
     if given:
         layers.append(Layer(GIVEN, as_written(given)))
-    return [replace(layer, settings=nested(layer.settings)) for layer in layers]
+    return [layer._replace(settings=nested(layer.settings)) for layer in layers]
 
 
 def merge_layers(
@@ -138,9 +138,13 @@ def merge_layers(
     """
     machine = "" if is_plain() else machine
     env_id = _environment_of(layers)
-    layers = [_with_its_goal(layer, env_id) for layer in layers]
+    # The return at which to stop is one of the environment that its layer names.
+    layers = [
+        x if x.settings.get("env_id", env_id) == env_id else x.without("stop_at_return")
+        for x in layers
+    ]
     if _algorithm_of(layers) is None and any(_replays_older(layer.settings) for layer in layers):
-        layers.insert(0, Layer(FOR_REPLAYS, nested({"algorithm": {"name": REPLAYING}})))
+        layers.insert(0, Layer(FOR_REPLAYS, {"algorithm": {"name": REPLAYING}}))
     if isinstance(env_id, str) and env_id:
         suite = suite_layer(suite_of(env_id), _algorithm_of(layers))
         algorithm = _algorithm_of([suite, *layers]) or ""
@@ -149,11 +153,12 @@ def merge_layers(
     layers, decided, tuned = _without_auto(layers)
     config, origin = merge(TrainConfig, layers)
     if decided:
-        count, why = tuned, f"{tuned} learner{'s' * (tuned != 1)}"
-        if not tuned:
+        if tuned:
+            count, why = tuned, f"{tuned} learner{'s' * (tuned != 1)}"
+        elif machine:
+            count, why = learners_for(config, num_cores(), gpu=bool(visible_gpus()))
+        else:
             count, why = 1, ONE_HERE
-            if machine:
-                count, why = learners_for(config, num_cores(), gpu=bool(visible_gpus()))
         layers += learners_layers(config, origin, count, label=decided, why=why)
         config, origin = merge(TrainConfig, layers)
     return config, origin, layers
@@ -171,13 +176,6 @@ def _environment_of(layers: Sequence[Layer]) -> Any:
             )
         env_id = asked
     return env_id
-
-
-def _with_its_goal(layer: Layer, env_id: Any) -> Layer:
-    """Return a layer without the return at which to stop, if that is one of another environment."""
-    return (
-        layer if layer.settings.get("env_id", env_id) == env_id else layer.without("stop_at_return")
-    )
 
 
 def _replays_older(settings: Tree) -> bool:
@@ -281,16 +279,14 @@ def _algorithm_of(layers: Sequence[Layer]) -> str | None:
     return None
 
 
-def _fewer_minibatches(config: TrainConfig, origin: Mapping[str, str]) -> Iterator[Layer]:
-    """Fit a number of minibatches that nobody asked for to the environments that somebody asked for."""
+def _fitting(config: TrainConfig, origin: Mapping[str, str]) -> Iterator[Layer]:
+    """Yield layers that fit settings that nobody asked for to those that somebody asked for."""
+    # No more minibatches than environments.
     most, before = config.num_envs, origin["algorithm.num_minibatches"]
     rows = may_deal_rows(config) and suite_of(config.env_id) != "atari"
     if _is_preset(before) and not rows and 0 < most < config.algorithm.num_minibatches:
         yield Layer(f"{before}, at most num_envs", {"algorithm": {"num_minibatches": most}})
-
-
-def _early_start(config: TrainConfig, origin: Mapping[str, str]) -> Iterator[Layer]:
-    """Let a run that somebody wants short learn from its first batch on, unless somebody asked for a later start."""
+    # A run that somebody wants short learns from its first batch on.
     before = origin["optimizer.learn_start"]
     if _is_preset(before) and 10 * first_learnt(config) > config.total_env_steps:
         yield Layer(f"{before}, 0 for so few steps", {"optimizer": {"learn_start": 0}})
@@ -403,8 +399,7 @@ def make_config(
         ConfigError: the settings contain a mistake, or the run does not exist.
     """
     given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
-    named = [given, *(config_layer(name).settings for name in presets)]
-    saved = saved_settings(resume, named=named, trust=trust)
+    saved = saved_settings(resume, given=given, configs=presets, trust=trust)
     return resolve(given=given, configs=presets, resumed=saved)[0]
 
 
@@ -416,7 +411,8 @@ def in_python(name: str, value: str) -> str:
 def saved_settings(
     run: str | os.PathLike[str] | None,
     *,
-    named: Sequence[Tree] = (),
+    given: Tree | None = None,
+    configs: Sequence[str] = (),
     trust: bool = False,
     how: Callable[[str, str], str] = in_python,
 ) -> dict[str, Any] | None:
@@ -424,7 +420,8 @@ def saved_settings(
 
     Args:
         run: which.
-        named: settings given beside it; code they name may be imported.
+        given: settings given beside it; code they name may be imported.
+        configs: files and presets given beside it; likewise.
         trust: import whatever the run names.
         how: what to type, for the error, so that the code of a setting is used, by its dotted name and value.
 
@@ -439,6 +436,7 @@ def saved_settings(
     folder = RunFolder.open(run)
     saved = folder.read_settings()
     code = code_in(saved)
+    named = [given or {}, *(config_layer(name).settings for name in configs)]
     again = {value for tree in named for value in code_in(tree).values()}
     foreign = [item for item in code.items() if item[1] not in again and is_found(item[1])]
     try:
@@ -471,16 +469,13 @@ def code_in(settings: Tree) -> dict[str, str]:
     for path, value in named.items():
         if isinstance(value, Mapping):
             path, value = f"{path}.name", nested(cast("Tree", value)).get("name")
-        if isinstance(value, str) and ":" in value and not _is_like(path, value):
+        # An encoder that is like another leaf's is no code.
+        is_like = path.startswith("policy.encoders.") and str(value).startswith(LIKE)
+        if isinstance(value, str) and ":" in value and not is_like:
             found[path] = value
     if found.get("env_id", "").startswith("envpool:"):
         del found["env_id"]
     return found
-
-
-def _is_like(path: str, value: str) -> bool:
-    """Whether a setting names another leaf's encoder, and no code."""
-    return path.startswith("policy.encoders.") and value.startswith(LIKE)
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:

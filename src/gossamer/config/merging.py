@@ -5,13 +5,12 @@ Nothing here knows of training, so the same rules hold for files, saved runs and
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from gossamer.config import own_parts
-from gossamer.config.names import ANY, Entries, flag, nested
+from gossamer.config.names import ANY, Entries, entries_of, flag, nested
 from gossamer.config.suggestions import (
     KINDS_ELSEWHERE,
     did_you_mean,
@@ -25,16 +24,17 @@ from gossamer.errors import ConfigError
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Layer:
+class Layer(NamedTuple):
     """One source of settings: a file, a saved run, a suite's defaults or the command line."""
 
     label: str
     """How the source is named to the user; empty: a config that is there already."""
-    settings: Tree
-    """Nested settings."""
+    settings: Any
+    """Nested settings; as rules are applied, what the source gives for one section, entry or plain value."""
     typed: bool = False
     """Typed at a shell: text stands for numbers, and errors name flags."""
+    overruled: bool = False
+    """A higher layer has chosen another member: what that member cannot take is dropped, not refused."""
 
     def shown(self, name: str) -> str:
         """Return a setting's dotted name the way the user wrote it in this source."""
@@ -43,16 +43,16 @@ class Layer:
     def without(self, name: str) -> Layer:
         """Return the layer as if it did not give a setting."""
         left = {one: value for one, value in self.settings.items() if one != name}
-        return dataclasses.replace(self, settings=left)
+        return self._replace(settings=left)
 
-
-class Given(NamedTuple):
-    """A section, an entry of a list or a plain value, as one layer gives it."""
-
-    layer: Layer
-    value: Any
-    overruled: bool = False
-    """A higher layer has chosen another member: what that member cannot take is dropped, not refused."""
+    def table(self, dotted: str) -> Layer:
+        """Return the layer with what it gives for a section as a table; a word is the name of a member."""
+        if isinstance(self.settings, str):
+            return self._replace(settings={"name": self.settings})
+        if not isinstance(self.settings, Mapping):
+            wanted = "it must be a section of settings"
+            raise ConfigError(f"{self.shown(dotted)} is {shown(self.settings)}; {wanted}")
+        return self._replace(settings=nested(cast("Tree", self.settings)))
 
 
 def merge(root: type[T], layers: Iterable[Layer]) -> tuple[T, dict[str, str]]:
@@ -60,8 +60,8 @@ def merge(root: type[T], layers: Iterable[Layer]) -> tuple[T, dict[str, str]]:
 
     These rules apply to every section, in this order:
 
-    1. A section is a table of settings, or a word, which is the name of a member (`_table`).
-    2. The name may be that of a class of the user's, as module:Class (`_with_own_parts`).
+    1. A section is a table of settings, or a word, which is the name of a member (`Layer.table`).
+    2. The name may be that of a class of the user's, as module:Class (`choose`).
     3. The highest layer that names a member chooses it. What lower layers gave is overruled if they had another (`choose`).
     4. A table named after a member, `[algorithm.ppo]`, speaks to that member alone (`fit`).
     5. A setting that only other members have is dropped where it is overruled, and refused elsewhere (`fit`).
@@ -70,8 +70,7 @@ def merge(root: type[T], layers: Iterable[Layer]) -> tuple[T, dict[str, str]]:
     8. Of sections by free names each is merged with those below that have its name (`read_mapping`).
     """
     merging = _Merging(root, {})
-    given = [Given(layer, layer.settings) for layer in layers]
-    return cast("T", merging.section((root,), None, given, "")), merging.origin
+    return cast("T", merging.section((root,), None, [*layers], "")), merging.origin
 
 
 @dataclass(frozen=True)
@@ -81,19 +80,18 @@ class _Merging:
     """Layer that set each dotted name."""
 
     def section(
-        self, kinds: tuple[type, ...], default: Any, given: Sequence[Given], path: str
+        self, kinds: tuple[type, ...], default: Any, given: Sequence[Layer], path: str
     ) -> Any:
         """Build the member that the layers choose, from the settings that they give it."""
-        given = [
-            one._replace(value=_table(one.layer, path.rstrip("."), one.value)) for one in given
-        ]
-        kinds, given = _with_own_parts(kinds, given, path)
-        chosen, given = self.choose(kinds, default, given, path)
-        given = [one._replace(value=self.fit(one, kinds, chosen, path)) for one in given]
+        given = [layer.table(path.rstrip(".")) for layer in given]
+        by_name, chosen, given = self.choose(kinds, default, given, path)
+        given = [self.fit(layer, by_name, chosen, path) for layer in given]
         values: dict[str, Any] = {}
         for name, field in fields_of(chosen).items():
             start = getattr(default, name) if isinstance(default, chosen) else field.default
-            of_it = [one._replace(value=one.value[name]) for one in given if name in one.value]
+            of_it = [
+                one._replace(settings=one.settings[name]) for one in given if name in one.settings
+            ]
             if not (below := members(field.annotation)):
                 values[name] = self.read(field, start, of_it, path + name)
             elif is_list(field.annotation):
@@ -105,62 +103,73 @@ class _Merging:
         return chosen(**values)
 
     def choose(
-        self, kinds: tuple[type, ...], default: Any, given: Sequence[Given], path: str
-    ) -> tuple[type, Sequence[Given]]:
-        """Return the member that the highest layer names, and what is overruled by that."""
+        self, kinds: tuple[type, ...], default: Any, given: Sequence[Layer], path: str
+    ) -> tuple[dict[str | None, type], type, Sequence[Layer]]:
+        """Return all members by name, the one that the highest layer names, and what is overruled by that."""
         by_name = {member_name(kind): kind for kind in kinds}
         if None in by_name:
-            return kinds[0], given
+            return by_name, kinds[0], given
+        base, section = own_parts.open_base(kinds), path.rstrip(".")
         chosen, label = type(default) if type(default) in kinds else kinds[0], "default"
-        passed_on: list[Given] = []
-        for one in given:
-            if "name" in one.value:
-                asked, label = one.value["name"], one.layer.label
+        passed_on: list[Layer] = []
+        for layer in given:
+            if "name" in layer.settings:
+                asked, label = layer.settings["name"], layer.label
+                if base is not None and isinstance(asked, str) and ":" in asked:
+                    try:
+                        part = own_parts.find(asked, base)
+                    except ConfigError as error:
+                        raise ConfigError(f"{layer.shown(section)}: {error}") from error
+                    asked = own_parts.name_of(part)
+                    by_name[asked] = part
                 if not isinstance(asked, str) or asked not in by_name:
-                    raise _no_such_kind(one.layer, path.rstrip("."), asked, [*map(str, by_name)])
+                    raise _no_such_kind(layer, section, asked, [*map(str, by_name)])
                 if by_name[asked] is not chosen:
                     passed_on = [lower._replace(overruled=True) for lower in passed_on]
                 chosen = by_name[asked]
-            passed_on.append(one)
+            passed_on.append(layer)
         self.origin[path + "name"] = label
-        return chosen, passed_on
+        return by_name, chosen, passed_on
 
-    def fit(self, given: Given, kinds: tuple[type, ...], chosen: type, path: str) -> dict[str, Any]:
-        """Return the settings of a layer that the chosen member has, those of its own table included.
+    def fit(
+        self, layer: Layer, by_name: Mapping[str | None, type], chosen: type, path: str
+    ) -> Layer:
+        """Return a layer with the settings that the chosen member has, those of its own table included.
 
         A class of the user's has the table of the class of ours that it is derived from.
 
         Raises:
             ConfigError: a setting of another member that is not overruled, or of none.
         """
-        by_name = {member_name(kind): kind for kind in kinds}
+        kinds = [*by_name.values()]
         ours = (kind for kind in chosen.__mro__ if kind in kinds and own_parts.is_ours(kind))
         spoken_to = next(ours, chosen)
-        table: dict[str, Any] = given.value
+        table: dict[str, Any] = layer.settings
         fitting = {name: value for name, value in table.items() if name not in by_name}
         for name in (name for name in table if name in by_name):
-            named = _table(given.layer, path + name, table[name])
+            named = layer._replace(settings=table[name]).table(path + name).settings
             for key in named:
                 if key not in fields_of(by_name[name]):
-                    raise unknown_setting(given.layer, f"{path}{name}.{key}", names_of(self.root))
+                    raise unknown_setting(layer, f"{path}{name}.{key}", names_of(self.root))
             fitting |= named if by_name[name] is spoken_to else {}
         for name in fitting:
             if name in fields_of(chosen) or (name == "name" and None not in by_name):
                 continue
-            owners = [str(member_name(kind)) for kind in kinds if name in fields_of(kind)]
+            owners = [str(kind) for kind, member in by_name.items() if name in fields_of(member)]
             if not owners:
-                raise unknown_setting(given.layer, path + name, names_of(self.root))
-            if not given.overruled:
+                raise unknown_setting(layer, path + name, names_of(self.root))
+            if not layer.overruled:
                 first = chosen is kinds[0]
                 raise _other_member(
-                    given.layer, path, name, owners, str(member_name(chosen)), first=first
+                    layer, path, name, owners, str(member_name(chosen)), first=first
                 )
-        return fitting
+        return layer._replace(settings=fitting)
 
-    def read(self, field: Field, start: Any, given: Sequence[Given], dotted: str) -> Any:
+    def read(self, field: Field, start: Any, given: Sequence[Layer], dotted: str) -> Any:
         """Return the plain value of the highest layer that gives one, else the default."""
         value, self.origin[dotted] = start, "default"
-        for layer, written, overruled in given:
+        for layer in given:
+            written = layer.settings
             if instead := in_place_of_no(layer, dotted, written):
                 allowed = expected(field.annotation).removesuffix(" or none")
                 raise ConfigError(
@@ -169,7 +178,7 @@ class _Merging:
             try:
                 value = read_value(written, field.annotation, typed=layer.typed)
             except ValueError as error:
-                if overruled:
+                if layer.overruled:
                     continue
                 how = remedy(field.annotation, written, start, flag(dotted) if layer.typed else "")
                 raise ConfigError(
@@ -179,21 +188,21 @@ class _Merging:
         return value
 
     def read_list(
-        self, kinds: tuple[type, ...], start: Any, given: Sequence[Given], dotted: str
+        self, kinds: tuple[type, ...], start: Any, given: Sequence[Layer], dotted: str
     ) -> Any:
         """Return the sections of a list: a whole one replaces that below, an index changes or adds one entry."""
-        entries: list[tuple[Any, list[Given]]] = [(default, []) for default in start]
-        for layer, value, _ in given:
-            if isinstance(value, (list, tuple)):
-                value = Entries.of(cast("Sequence[Any]", value))
-                if not value:
+        entries: list[tuple[Any, list[Layer]]] = [(default, []) for default in start]
+        for layer in given:
+            if isinstance(layer.settings, str):
+                raise _no_list(layer, dotted, layer.settings, kinds)
+            if isinstance(layer.settings, (list, tuple)):
+                if not layer.settings:
                     raise ConfigError(f"{layer.shown(dotted)} is empty; give at least one section")
-            if isinstance(value, Entries):
+                layer = layer._replace(settings=entries_of(layer.settings))
+            if isinstance(layer.settings, Entries):
                 entries = []
                 self.origin[dotted] = layer.label
-            if isinstance(value, str):
-                raise _no_list(layer, dotted, value, kinds)
-            table = _table(layer, dotted, value)
+            table = layer.table(dotted).settings
             for key, one in sorted(table.items(), key=lambda x: (len(x[0]), x[0])):  # 2 before 10
                 index = int(key) if key.isdecimal() else -1
                 if not 0 <= index <= len(entries):
@@ -205,62 +214,32 @@ class _Merging:
                     # What is added is of the default kind, unless it says something else.
                     kind = own_parts.default_of(kinds) if index else kinds[0]
                     entries.append((kind(), []))
-                one = _table(layer, f"{dotted}.{key}", one)
-                entries[index][1].append(Given(layer, one))
+                entries[index][1].append(layer._replace(settings=one))
         return tuple(
             self.section(kinds, default, given, f"{dotted}.{i}.")
             for i, (default, given) in enumerate(entries)
         )
 
     def read_mapping(
-        self, kind: type, start: Tree, given: Sequence[Given], dotted: str
+        self, kind: type, start: Tree, given: Sequence[Layer], dotted: str
     ) -> dict[str, Any]:
         """Return sections by free names; what is given to a name is dropped where a higher layer calls it something else."""
-        entries = {name: (default, list[Given]()) for name, default in start.items()}
-        for layer, value, _ in given:
-            if isinstance(value, str):
-                how = f"it needs a name: {layer.shown(f'{dotted}.{ANY}')} {value}"
-                raise ConfigError(f"{layer.shown(dotted)} is {shown(value)}; {how}")
-            for name, one in _table(layer, dotted, value).items():
-                table = _table(layer, f"{dotted}.{name}", one)
+        entries = {name: (default, list[Layer]()) for name, default in start.items()}
+        for layer in given:
+            if isinstance(layer.settings, str):
+                how = f"it needs a name: {layer.shown(f'{dotted}.{ANY}')} {layer.settings}"
+                raise ConfigError(f"{layer.shown(dotted)} is {shown(layer.settings)}; {how}")
+            for name, one in layer.table(dotted).settings.items():
+                added = layer._replace(settings=one).table(f"{dotted}.{name}")
                 _, below = entries.setdefault(name, (kind(), []))
-                called = [x.value["name"] for x in below if "name" in x.value]
-                if "name" in table and called and called[-1] != table["name"]:
+                called = [x.settings["name"] for x in below if "name" in x.settings]
+                if "name" in added.settings and called and called[-1] != added.settings["name"]:
                     below.clear()
-                below.append(Given(layer, table))
+                below.append(added)
         return {
             name: self.section((kind,), default, given, f"{dotted}.{name}.")
             for name, (default, given) in entries.items()
         }
-
-
-def _table(layer: Layer, dotted: str, value: Any) -> dict[str, Any]:
-    """Return what a layer says of a section as a table; a word is the name of a member."""
-    if isinstance(value, str):
-        return {"name": value}
-    if not isinstance(value, Mapping):
-        wanted = "it must be a section of settings"
-        raise ConfigError(f"{layer.shown(dotted)} is {shown(value)}; {wanted}")
-    return nested(cast("Tree", value))
-
-
-def _with_own_parts(
-    kinds: tuple[type, ...], given: Sequence[Given], path: str
-) -> tuple[tuple[type, ...], Sequence[Given]]:
-    """Return the members of a section with the user's classes that are named, by one name each."""
-    base = own_parts.open_base(kinds)
-    passed_on: list[Given] = []
-    for one in given:
-        asked = one.value.get("name")
-        if base is not None and isinstance(asked, str) and ":" in asked:
-            try:
-                part = own_parts.find(asked, base)
-            except ConfigError as error:
-                raise ConfigError(f"{one.layer.shown(path.rstrip('.'))}: {error}") from error
-            kinds = kinds if part in kinds else (*kinds, part)
-            one = one._replace(value={**one.value, "name": own_parts.name_of(part)})
-        passed_on.append(one)
-    return kinds, passed_on
 
 
 def _no_such_kind(layer: Layer, kind: str, asked: Any, names: Sequence[str]) -> ConfigError:

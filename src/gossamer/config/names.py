@@ -28,16 +28,11 @@ def with_any(name: str, known: Iterable[str]) -> str:
 class Entries(dict[str, Any]):
     """A whole list, by index: `--replays '[...]' --replays.0.fraction 1` changes the list given before."""
 
-    @classmethod
-    def of(cls, entries: Iterable[Any]) -> Entries:
-        """Return a list by index."""
-        return cls({str(i): one for i, one in enumerate(entries)})
-
 
 def entries_of(value: Any) -> dict[str, Any]:
     """Return what lies below a name: the settings of a table, or the entries of a list by index; nothing below a plain value."""
     if isinstance(value, (list, tuple)):
-        return Entries.of(cast("Sequence[Any]", value))
+        return Entries({str(i): one for i, one in enumerate(cast("Sequence[Any]", value))})
     return nested(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}
 
 
@@ -53,7 +48,7 @@ def place(tree: dict[str, Any], name: str, value: Any) -> None:
         if isinstance(below, str):
             below = {"name": below}
         if isinstance(below, (list, tuple)):
-            below = Entries.of(cast("list[Any]", below))
+            below = entries_of(below)
         if not isinstance(below, Mapping):
             section = ".".join(path[: position + 1])
             raise ConfigError(

@@ -137,9 +137,9 @@ EXPLAINED = {
     ("metrics_num_episodes_for_smoothing", "stats_window_size", "stats_avg"): (
         "returns are means of the last 100 episodes"
     ),
-    (
-        "batched_sampling",
-    ): "all environments of a group act together; {env_groups} says how many groups",
+    ("batched_sampling",): (
+        "all environments of a group act together; {env_groups} says how many groups"
+    ),
     ("set_workers_cpu_affinity",): (
         "threads keep to the cores that the process may use: taskset -c 0-3 gossamer train ..."
     ),
@@ -147,11 +147,9 @@ EXPLAINED = {
         "the policy with the best evaluation is always kept; {evaluation.every_seconds} is the time between evaluations"
     ),
     ("exploration_loss",): "exploration is by an entropy bonus, {algorithm.entropy_cost}",
-    (
-        "progress_bar",
-        "log_interval",
-        "verbose",
-    ): "progress is always shown, once a second in a terminal",
+    ("progress_bar", "log_interval", "verbose"): (
+        "progress is always shown, once a second in a terminal"
+    ),
     ("shuffle_minibatches",): "{algorithm.deal} rows deals single env steps out to minibatches",
     ("num_gpus_per_learner",): (
         "with {device} cuda learners take GPUs in turn; on a cluster {cluster.gpus_per_learner} says how many"
@@ -244,10 +242,9 @@ EXPLAINED = {
     ),
     ("save_model", "save_best"): "the newest checkpoints and the best policy are always saved",
     ("save_milestones_sec",): "{keep_checkpoints} 0 keeps every checkpoint",
-    (
-        "wandb_project",
-        "wandb_project_name",
-    ): "{wandb} logs to the project that WANDB_PROJECT names, or gossamer",
+    ("wandb_project", "wandb_project_name"): (
+        "{wandb} logs to the project that WANDB_PROJECT names, or gossamer"
+    ),
     ("wandb_user", "wandb_entity", "wandb_tags", "wandb_group"): (
         "{wandb} sends a run to Weights & Biases, which reads WANDB_ENTITY, WANDB_TAGS and WANDB_RUN_GROUP"
     ),

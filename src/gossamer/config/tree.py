@@ -94,9 +94,7 @@ def names_of(root: type) -> Iterator[str]:
 
 def find_annotation(root: type, name: str) -> Any | None:
     """Return what a dotted name accepts, in whichever member has it; None if there is no such name."""
-    known: dict[str, Any] = {}
-    for one, annotation in settings_of(root):
-        known.setdefault(one, annotation)
+    known = dict(reversed([*settings_of(root)]))  # of several members' the first
     names = [with_any(name, known)]
     names += [re.sub(r"\.\d+\.", entry, name, count=1) for entry in (".1.", ".0.")]
     return next((known[one] for one in names if one in known), None)

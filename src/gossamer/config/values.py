@@ -15,6 +15,7 @@ import msgspec
 
 from gossamer.config.suggestions import near
 from gossamer.system.ranges import Number
+from gossamer.system.reading import clipped
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,11 +204,10 @@ def shown(value: Any, *, typed: bool = False) -> str:
         if len(words) == 1:
             value = words[0]
         elif all(map(spells_number, words)):
-            value = " ".join(map(str, words))
-            return value if len(value) <= 60 else value[:57] + "..."
+            return clipped(" ".join(map(str, words)), 60)
     try:
         plain = typed and isinstance(value, str) and spells_number(value)
         text = cast("str", value) if plain else json.dumps(value)
     except (TypeError, ValueError):
         text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    return clipped(text, 60)

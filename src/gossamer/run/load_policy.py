@@ -152,7 +152,7 @@ def config_of(
     how: Callable[[str, str], str] = in_python,
 ) -> TrainConfig:
     """Return what a run was trained with; arguments as `saved_settings` has them, `env_id` what is named again."""
-    saved = saved_settings(folder.path, named=[{"env_id": env_id}], trust=trust, how=how)
+    saved = saved_settings(folder.path, given={"env_id": env_id}, trust=trust, how=how)
     assert saved is not None
     config = from_dict(saved)
     check_ranges(config)

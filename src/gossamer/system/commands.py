@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
+import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, NoReturn
 
 from gossamer.errors import ConfigError
 
 Calls = Callable[..., int | None]
 """Function of a command: it is handed what was typed, by name, and returns an exit code, or None for 0."""
-Reader = Callable[[list[str]], dict[str, Any]]
-"""Function that reads what was typed, by name."""
 REQUIRED: Any = object()
 """In place of a default: it must be given."""
 WIDTH = 116
@@ -28,7 +27,7 @@ class Word(NamedTuple):
 
     typed: str
     """How it is typed: "RUN", "RUN ..." for one or more, "[RUN]" if it may be left out, "--episodes N", "--device cpu|cuda" for
-    words to choose from, "--json" for a switch, "--no-browser" for one that turns `browser` off."""
+    words to choose from, "--json" for a switch."""
     meaning: str
     """Its help; empty: it is not told."""
     reads: Any = None
@@ -48,11 +47,9 @@ class Word(NamedTuple):
     def add_to(self, parser: argparse.ArgumentParser) -> None:
         """Let a parser read it."""
         is_flag, value = self.typed.startswith("--"), self.typed.partition(" ")[2]
-        named: dict[str, Any] = {"dest": self.dest} if self.dest else {}
+        dest = self.dest or self.name.lstrip("-").lower().replace("-", "_")
         if is_flag and not value:
-            off = self.name.startswith("--no-")
-            named = {"dest": self.name.removeprefix("--no-")} if off else named
-            parser.add_argument(self.name, action="store_false" if off else "store_true", **named)
+            parser.add_argument(self.name, dest=dest, action="store_true")
             return
         settings: dict[str, Any] = {"type": self.reads or str, "default": self.default}
         choices = (value if is_flag else self.name).split("|")
@@ -62,12 +59,11 @@ class Word(NamedTuple):
             settings["action"] = "append"
         if is_flag:
             required = self.default is REQUIRED
-            settings |= {"required": required, "default": None if required else self.default}
-            parser.add_argument(self.name, **settings, **named)
+            parser.add_argument(self.name, dest=dest, required=required, **settings)
             return
         nargs = "?" if self.typed.startswith("[") else "+" if self.typed.endswith("...") else None
         settings |= {"metavar": self.name, "nargs": nargs} if len(choices) == 1 else {}
-        parser.add_argument(self.dest or self.name.lower(), **settings)
+        parser.add_argument(dest, **settings)
 
     @property
     def default_shown(self) -> str:
@@ -76,40 +72,33 @@ class Word(NamedTuple):
             return f"{self.default:g}" if isinstance(self.default, float) else str(self.default)
         return self.shown or ""
 
-    def told(self) -> str:
-        """Return its meaning with its default."""
-        return f"{self.meaning} [{self.default_shown}]" if self.default_shown else self.meaning
-
 
 class Command:
-    """A command: its arguments, what they are for, and the function that does it.
+    """A command: its arguments, what they are for, and the function that does it, which it decorates.
 
     Args:
         name: after `gossamer`.
         summary: what it does, in the list of all commands.
         about: what it does, in lines.
         words: what may be typed.
-        calls: does it.
         usage: lines in place of those that follow from the words.
-        reads: reads what was typed, in place of `read`.
+        reads: whether `read` reads what was typed; if not, the function is handed that, as `words`.
     """
 
     def __init__(
-        self,
-        name: str,
-        summary: str,
-        about: str,
-        *words: Word,
-        calls: Calls,
-        usage: str = "",
-        reads: Reader | None = None,
+        self, name: str, summary: str, about: str, *words: Word, usage: str = "", reads: bool = True
     ):
-        self.name, self.summary, self.words = name, summary, words
+        self.name, self.summary, self.about, self.words = name, summary, about, words
         typed = [x.typed for x in words if not x.typed.startswith("--")]
         needed = [x.typed for x in words if x.default is REQUIRED]
         self.usage = usage or " ".join(["gossamer", name, *typed, *needed, "[options]"])
-        self.about = about
-        self._calls, self._reads = calls, reads or self.read
+        self._reads = reads
+        self._calls: Calls
+
+    def __call__(self, calls: Calls) -> Command:
+        """Take the function that does it."""
+        self._calls = calls
+        return self
 
     @property
     def head(self) -> str:
@@ -118,8 +107,13 @@ class Command:
         return " ".join([self.name, *needed])
 
     def run(self, typed: list[str]) -> int:
-        """Do what was typed; return the exit code."""
-        return self._calls(**self._reads(typed)) or 0
+        """Do what was typed, or print the help; return the exit code."""
+        if not self._reads:
+            return self._calls(words=typed) or 0
+        if not {"-h", "--help"}.isdisjoint(typed):
+            sys.stdout.write(self.help())
+            return 0
+        return self._calls(**self.read(typed)) or 0
 
     def help(self) -> str:
         """Return the whole help."""
@@ -127,15 +121,9 @@ class Command:
         left = max((len(x.typed) for x in told if len(x.typed) <= MAX_LEFT), default=0)
         lines = [f"usage: {self.usage}", "", self.about, ""]
         for word in told:
-            wrapped = textwrap.wrap(
-                word.told(), WIDTH - left - 4, break_on_hyphens=False, break_long_words=False
-            )
             typed = word.typed.strip("[]").removesuffix(" ...")
-            if len(typed) > left:
-                lines.append(f"  {typed}")
-            else:
-                lines.append(f"  {typed:<{left}}  {wrapped.pop(0)}")
-            lines += [" " * (left + 4) + x for x in wrapped]
+            default = f" [{word.default_shown}]" if word.default_shown else ""
+            lines += beside(f"  {typed}", f"{word.meaning}{default}", left + 4, WIDTH)
         return "\n".join(lines) + "\n"
 
     def read(self, typed: Iterable[str]) -> dict[str, Any]:
@@ -143,9 +131,8 @@ class Command:
 
         Raises:
             ConfigError: it is not understood.
-            SystemExit: the help was asked for, and is printed.
         """
-        parser = _Parser(self)
+        parser = _Parser(prog=f"gossamer {self.name}", add_help=False, allow_abbrev=False)
         for word in self.words:
             word.add_to(parser)
         heads = [word.partition("=") for word in typed]
@@ -162,19 +149,18 @@ class Command:
         return vars(asked)
 
 
+def beside(head: str, text: str, indent: int, width: int) -> Iterator[str]:
+    """Yield lines of a help: what may be typed, and what it means in a column beside it, or below it where it is long."""
+    if len(head) >= indent - 1:
+        yield head
+        head = ""
+    for line in textwrap.wrap(text, max(width - indent, 30), break_on_hyphens=False):
+        yield f"{head:<{indent}}{line}"
+        head = ""
+
+
 class _Parser(argparse.ArgumentParser):
-    """argparse with a help of our own, whose complaints are one line.
-
-    Args:
-        command: that it reads the words of.
-    """
-
-    def __init__(self, command: Command):
-        self._command = command
-        super().__init__(prog=f"gossamer {command.name}", allow_abbrev=False)
-
-    def format_help(self) -> str:
-        return self._command.help()
+    """argparse whose complaints are one line."""
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; {self.prog} --help prints more")

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from io import BufferedReader
 
 MAX_TEXT_BYTES = 16 << 20
@@ -59,12 +60,7 @@ def read_whole(file: BinaryIO, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
 
 def parse_json(text: str | bytes) -> Any:
     """Return the value that JSON spells; ValueError for anything that nobody writes on purpose."""
-    try:
-        found = json.loads(text)
-    except RecursionError:
-        raise _too_deep() from None
-    _check(found)
-    return found
+    return _parsed(json.loads, text)
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -73,34 +69,24 @@ def parse_toml(text: str) -> dict[str, Any]:
     dotted = ".".join(part.strip(" \t") for part in text.split("."))
     if _LONG_NAME.search(dotted):
         raise _too_deep()
-    try:
-        found = tomllib.loads(text)
-    except RecursionError:
-        raise _too_deep() from None
-    _check(found)
-    return found
+    return _parsed(tomllib.loads, text)
 
 
 def expand(path: Path | str, hint: str = "") -> Path:
     """Return a path with ~ replaced by the user's folder; ConfigError, ending in a hint, for one that no file can have."""
     try:
-        name = os.fsencode(path)
-        found = Path(path).expanduser()
+        name, found = os.fsencode(path), Path(path).expanduser()
     except UnicodeEncodeError:
         reason = "it holds characters that cannot be in a name"
     except RuntimeError:
         reason = f"there is no user {Path(path).parts[0].removeprefix('~')}"
     else:
-        parts = name.split(b"/")
-        if (
-            b"\0" not in name
-            and max(map(len, parts)) <= MAX_NAME_BYTES
-            and len(name) <= MAX_PATH_BYTES
-        ):
-            return found
-        reason = f"it is longer than a name can be, {MAX_NAME_BYTES} bytes for each part"
         if b"\0" in name:
             reason = "it holds a NUL character"
+        elif len(name) > MAX_PATH_BYTES or max(map(len, name.split(b"/"))) > MAX_NAME_BYTES:
+            reason = f"it is longer than a name can be, {MAX_NAME_BYTES} bytes for each part"
+        else:
+            return found
     raise ConfigError(f"{clipped(str(path))!r} cannot be a file or folder: {reason}{hint}")
 
 
@@ -128,9 +114,13 @@ def _too_deep() -> ValueError:
     return ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
 
 
-def _check(value: Any) -> None:
-    """Refuse lists and objects nested so deep, and numbers so long, that later steps would stumble."""
-    level: list[Any] = [value]
+def _parsed(parse: Callable[[Any], Any], text: str | bytes) -> Any:
+    """Return what a text spells; refuse nesting so deep, and numbers so long, that later steps would stumble."""
+    try:
+        found = parse(text)
+    except RecursionError:
+        raise _too_deep() from None
+    level: list[Any] = [found]
     for _ in range(MAX_DEPTH + 1):
         below: list[Any] = []
         for one in level:
@@ -141,6 +131,6 @@ def _check(value: Any) -> None:
             elif isinstance(one, int) and one.bit_length() > MAX_BITS:
                 raise ValueError(f"it holds a whole number of more than {MAX_BITS} bits")
         if not below:
-            return
+            return found
         level = below
     raise _too_deep()

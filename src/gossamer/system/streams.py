@@ -73,7 +73,11 @@ class Streams:
     def __init__(self, *, breaks: bool, results_alone: bool = False):
         codecs.register_error(ERRORS, _encode)
         for descriptor in range(3):
-            _fill(descriptor)  # or the next file that is opened would be taken for it
+            try:
+                os.fstat(descriptor)
+            except OSError:  # closed: the next file that is opened would be taken for it
+                opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+                assert opened == descriptor
         place = _place(1, sys.stdout)
         if results_alone:
             place = os.dup(place)
@@ -90,15 +94,6 @@ class Streams:
         self._results.flush()
         error = self._output.lost
         return "" if error is None else error.strerror or str(error)
-
-
-def _fill(descriptor: int) -> None:
-    """Open a descriptor that is closed; what is written to it is lost."""
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
-        assert opened == descriptor
 
 
 def _place(descriptor: int, stream: TextIO | None) -> int:
