@@ -125,20 +125,7 @@ class ForkServer:
         # numpy's threads would not survive being copied.
         environment["OPENBLAS_NUM_THREADS"] = "1"
         with theirs:
-            self._popen = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    __name__,
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    COPIES,
-                ],
-                pass_fds=(theirs.fileno(),),
-                env=environment,
-                start_new_session=True,  # a terminal's Ctrl-C is for the supervisor
-            )
+            self._popen = start_anew(COPIES, theirs, (), environment)
         return ours
 
     @property
@@ -241,6 +228,25 @@ class ForkServer:
             else:
                 self._answers.append(told["pid"])
             seconds = 0.0
+
+
+def start_anew(
+    role: str, end: socket.socket, blocks: Sequence[int], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a Python of its own, which imports for seconds before it serves in its role.
+
+    Args:
+        role: COPIES, learner or actor.
+        end: of the socket, for the new process.
+        blocks: descriptors that it is to have.
+        environment: its variables.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, str(end.fileno()), str(os.getpid()), role],
+        pass_fds=(end.fileno(), *blocks),
+        env=environment,
+        start_new_session=True,  # a terminal's Ctrl-C is for the supervisor
+    )
 
 
 _server: ForkServer | None = None

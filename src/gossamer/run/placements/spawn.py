@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.run.placements.channel import Channel
 from gossamer.run.placements.child_protocol import LearnerTask
-from gossamer.run.placements.fork_server import MAX_DESCRIPTORS, fork_server
+from gossamer.run.placements.fork_server import MAX_DESCRIPTORS, fork_server, start_anew
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,20 +76,8 @@ def spawn(
         copy = None
         if made is not None:
             copy = made.copy(theirs, blocks, environment, starts_others=learns)
-        popen: Popen = copy or subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "gossamer.run.placements.fork_server",
-                str(theirs.fileno()),
-                str(os.getpid()),
-                "learner" if learns else "actor",
-            ],
-            pass_fds=(theirs.fileno(), *blocks),
-            env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C is for the supervisor
-        )
+        role = "learner" if learns else "actor"
+        popen: Popen = copy or start_anew(role, theirs, blocks, environment)
     channel: Channel[Any] = Channel(ours, hears)
     with suppress(OSError):  # it is dead already, which those who look after it will see
         channel.send(task)
