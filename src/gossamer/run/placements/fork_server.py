@@ -91,15 +91,6 @@ class Copy:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
-    def wait(self, seconds: float) -> int:
-        """Wait for its end and return the exit code; raise TimeoutExpired."""
-        give_up = time.monotonic() + seconds
-        while (code := self.poll()) is None:
-            if time.monotonic() > give_up:
-                raise subprocess.TimeoutExpired("a copy of the fork server", seconds)
-            time.sleep(0.005)
-        return code
-
 
 class ForkServer:
     """A process's end of a fork server.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -136,15 +135,6 @@ class RemoteActor:
         self._closed.set()
         if self._wire is not None:
             self._wire.close()
-
-    def wait(self, seconds: float) -> int:
-        """Wait until the connection has ended; raise TimeoutExpired."""
-        until = time.monotonic() + seconds
-        while self.returncode is None:
-            if time.monotonic() > until:
-                raise subprocess.TimeoutExpired("an actor on another machine", seconds)
-            time.sleep(0.01)
-        return self.returncode
 
     def _serve(self, listener: Listener) -> None:
         try:

@@ -41,13 +41,22 @@ def end_children(
     until = time.monotonic() + seconds
     for popen in closing:
         with suppress(subprocess.TimeoutExpired):
-            popen.wait(max(until - time.monotonic(), 0.0))
+            _wait(popen, until - time.monotonic())
     for popen, channel in children:
         channel.close()
         if popen.poll() is None:
             popen.kill()
     for popen, _ in children:
-        popen.wait(JOIN_SECONDS)
+        _wait(popen, JOIN_SECONDS)
+
+
+def _wait(popen: Popen, seconds: float) -> None:
+    """Wait for the end of a process; raise TimeoutExpired."""
+    until = time.monotonic() + seconds
+    while popen.poll() is None:
+        if time.monotonic() > until:
+            raise subprocess.TimeoutExpired("a child process", seconds)
+        time.sleep(0.005)
 
 
 def how_ended(popen: Popen) -> str:
