@@ -26,7 +26,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -127,12 +127,7 @@ class ForkServer:
         return ours and there and self.key == _key()
 
     def copy(
-        self,
-        end: socket.socket,
-        blocks: Sequence[int],
-        environment: Mapping[str, str],
-        *,
-        starts_others: bool = False,
+        self, end: socket.socket, blocks: Sequence[int], environment: Mapping[str, str]
     ) -> Copy | None:
         """Return a new process that serves whoever is at the other end of a socket; None if it cannot be had.
 
@@ -140,7 +135,6 @@ class ForkServer:
             end: of the socket, for the new process.
             blocks: descriptors that it is to have.
             environment: its variables.
-            starts_others: it may ask the fork server for copies too.
         """
         folder = ""
         with suppress(OSError):  # it was removed
@@ -154,7 +148,6 @@ class ForkServer:
                 "folder": folder,
                 "cores": sorted(os.sched_getaffinity(0)),
                 "descriptors": len(descriptors),
-                "starts_others": starts_others,
             }
             packet = json.dumps(request).encode()
             if len(packet) > MAX_REQUEST_BYTES:
@@ -331,18 +324,8 @@ def _tell(asker: socket.socket, message: dict[str, Any]) -> None:
         asker.send(json.dumps(message).encode())
 
 
-class _Begun(NamedTuple):
-    """Descriptors and sockets that a copy begins with."""
-
-    channel: int
-    """Descriptor of the socket to whoever has asked for it."""
-    blocks: tuple[int, ...]
-    server: socket.socket | None
-    """Its own end of the fork server, if it may ask for copies."""
-
-
-def _serve(supervisor: socket.socket) -> _Begun:
-    """Make copies until the supervisor has gone; return, in a copy, what it begins with."""
+def _serve(supervisor: socket.socket) -> tuple[int, tuple[int, ...], socket.socket]:
+    """Make copies until the supervisor has gone; return, in a copy, what it begins with, as `child.serve` takes it."""
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
     signal.signal(signal.SIGCHLD, _nothing)  # but for the wakeup
@@ -366,30 +349,26 @@ def _serve(supervisor: socket.socket) -> _Begun:
                     os._exit(0)
                 askers.pop(who).close()
                 continue
-            pid, ours, theirs = None, None, None
+            pid, ends = None, tuple[socket.socket, ...]()
             with suppress(OSError):  # too many files are open, or too many processes run
-                if told["starts_others"]:
-                    ours, theirs = _packet_sockets()
+                ends = _packet_sockets()
                 if len(descriptors) == told["descriptors"]:  # else the system has left some out
                     pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for one in (woken, wakes, ours, *askers.values()):
-                    if one is not None:
-                        one.close()
+                for one in (woken, wakes, ends[0], *askers.values()):
+                    one.close()
                 end_with(us)
-                return _become(told, descriptors, theirs)
+                channel, *blocks = _become(told, descriptors)
+                return channel, tuple(blocks), ends[1]
+            if pid is not None:
+                asked_by[pid], askers[pid] = who, ends[0]
+                ends = ends[1:]
+            for end in ends:
+                end.close()
             for descriptor in descriptors:
                 os.close(descriptor)
-            if theirs is not None:
-                theirs.close()
-            if pid is not None:
-                asked_by[pid] = who
-                if ours is not None:
-                    askers[pid] = ours
-            elif ours is not None:
-                ours.close()
             _tell(asker, {"pid": pid})
 
 
@@ -410,10 +389,8 @@ def _nothing(_number: int, _frame: FrameType | None) -> None:
     pass
 
 
-def _become(
-    request: dict[str, Any], descriptors: list[int], server: socket.socket | None
-) -> _Begun:
-    """Take over what a process of its own would have begun with."""
+def _become(request: dict[str, Any], descriptors: list[int]) -> list[int]:
+    """Take over what a process of its own would have begun with; return the descriptors left: the channel's and blocks'."""
     import random
 
     import numpy as np
@@ -432,7 +409,7 @@ def _become(
     # Nobody else begins with the same draws, where an environment uses what a library shares out.
     random.seed()
     np.random.seed()  # noqa: NPY002
-    return _Begun(channel, tuple(descriptors[3:]), server)
+    return [channel, *descriptors[3:]]
 
 
 def import_ahead() -> None:

@@ -79,13 +79,10 @@ def spawn(
     ours, theirs = socket.socketpair()
     path = os.pathsep.join(x or str(Path.cwd()) for x in sys.path)  # "" is the present folder
     environment = {**os.environ, "PYTHONPATH": path, **(variables or {})}
-    blocks, learns = task.blocks, isinstance(task, LearnerTask)
+    blocks, role = task.blocks, "learner" if isinstance(task, LearnerTask) else "actor"
     made = fork_server() if len(blocks) <= MAX_DESCRIPTORS else None
     with theirs:
-        copy = None
-        if made is not None:
-            copy = made.copy(theirs, blocks, environment, starts_others=learns)
-        role = "learner" if learns else "actor"
+        copy = made.copy(theirs, blocks, environment) if made is not None else None
         popen: Popen = copy or start_anew(role, theirs, blocks, environment)
     channel: Channel[Any] = Channel(ours, hears)
     with suppress(OSError):  # it is dead already, which those who look after it will see
