@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import FrameType
 
 PR_SET_PDEATHSIG = 1
 MAX_DESCRIPTORS = 200
@@ -161,17 +160,12 @@ class ForkServer:
                     return None
                 give_up = time.monotonic() + ANSWER_SECONDS
                 try:
-                    while not self._answers and not self.closed:
+                    while not (self._answers or self.closed) and time.monotonic() < give_up:
                         self._receive(0.1)
-                        if time.monotonic() > give_up:
-                            self._give_up()
-                except BaseException:
-                    # The answer would be taken for that to the next request.
-                    self._give_up()
-                    raise
-                if not self._answers:
-                    return None
-                pid = self._answers.pop()
+                finally:
+                    if not self._answers:  # a late one would be taken for that to the next request
+                        self._give_up()
+                pid = self._answers.pop() if self._answers else None
         return Copy(self, pid) if pid else None
 
     def code_of(self, pid: int) -> int | None:
@@ -240,7 +234,7 @@ _making = threading.Lock()
 def fork_server() -> ForkServer | None:
     """Return this process's fork server, which is made and begins to import if there is none; None if none can be."""
     global _server
-    if sys.platform != "linux" or not _has_handles():
+    if sys.platform != "linux":
         return None
     with _making:
         if _server is not None and not _server.usable:
@@ -248,6 +242,7 @@ def fork_server() -> ForkServer | None:
             _server = None
         if _server is None:
             with suppress(OSError):
+                os.close(os.pidfd_open(os.getpid()))  # not before Linux 5.3, nor in some sandboxes
                 _server = ForkServer()
         return _server
 
@@ -271,14 +266,6 @@ def ignore_signals() -> None:
     # STOP_SIGNALS of `gossamer.machine`, which is not imported yet
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _has_handles() -> bool:
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError:  # Linux before 5.3, or a sandbox
-        return False
-    return True
 
 
 def _key() -> dict[str, str]:
@@ -328,7 +315,7 @@ def _serve(supervisor: socket.socket) -> tuple[int, tuple[int, ...], socket.sock
     """Make copies until the supervisor has gone; return, in a copy, what it begins with, as `child.serve` takes it."""
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
-    signal.signal(signal.SIGCHLD, _nothing)  # but for the wakeup
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # but for the wakeup
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     us = os.getpid()
     # Ends of those that ask for copies, by process; the supervisor's has our own number.
@@ -385,10 +372,6 @@ def _bury(askers: dict[int, socket.socket], asked_by: dict[int, int]) -> None:
                 _tell(asker, {"pid": pid, "code": code})
 
 
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    pass
-
-
 def _become(request: dict[str, Any], descriptors: list[int]) -> list[int]:
     """Take over what a process of its own would have begun with; return the descriptors left: the channel's and blocks'."""
     import random
@@ -442,8 +425,7 @@ def _main(descriptor: int, parent: int, role: str) -> int:
     import_ahead()
 
     # From here on the closed socket tells, whichever thread of the supervisor has started us.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
     gc.freeze()  # a collector that touched every object would unshare its memory
     gc.enable()
     return serves.serve(*_serve(socket.socket(fileno=descriptor)))
