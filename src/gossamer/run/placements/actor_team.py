@@ -352,11 +352,7 @@ class ActorTeam:
     def _ask(self, member: _Member, request: ActorRequest) -> None:
         member.asked.append(request)
         with contextlib.suppress(OSError):  # it is dead, which those who wait for it will see
-            member.channel.end.setblocking(True)
-            try:
-                member.channel.send(request)
-            finally:
-                member.channel.end.setblocking(False)
+            member.channel.send(request)
 
     def _next_finished(self) -> tuple[_Member, Collected]:
         """Wait for an actor that has collected; return it and what it tells."""

@@ -84,8 +84,6 @@ class Channel(Generic[Heard]):
         """
         try:
             data, descriptors, _, _ = socket.recv_fds(self.end, READ_BYTES, MAX_DESCRIPTORS)
-        except BlockingIOError:
-            return []
         except OSError:
             data, descriptors = b"", []
         self._descriptors.extend(descriptors)

@@ -123,7 +123,6 @@ class RemoteActor:
         ours, theirs = socket.socketpair()
         self.channel: Channel[ActorReply] = Channel(ours, ActorReply)
         self._inner: Channel[ActorRequest] = Channel(theirs, ActorRequest)
-        ours.setblocking(False)
         threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
 
     def poll(self) -> int | None:

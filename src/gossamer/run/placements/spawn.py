@@ -69,7 +69,7 @@ def how_ended(popen: Popen) -> str:
 def spawn(
     task: LearnerTask | ActorTask, hears: Any, variables: Mapping[str, str] | None = None
 ) -> tuple[Popen, Channel[Any]]:
-    """Start a process and tell it its task; return it, and our end of its channel, which does not block.
+    """Start a process and tell it its task; return it, and our end of its channel.
 
     Args:
         task: with the descriptors that it is to have.
@@ -87,5 +87,4 @@ def spawn(
     channel: Channel[Any] = Channel(ours, hears)
     with suppress(OSError):  # it is dead already, which those who look after it will see
         channel.send(task)
-    ours.setblocking(False)
     return popen, channel
