@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -57,32 +57,8 @@ if TYPE_CHECKING:
     from gossamer.types import Trajectory
 
 
-class _Team(Protocol):
-    """The team, as one of its actors sees it."""
-
-    def request(self) -> ActorRequest:
-        """Wait for what the team asks next."""
-        ...
-
-    def params(self, asked: Collect, version: int) -> tuple[int, Sequence[Tensor]] | None:
-        """Return the version that a request is to be acted with, and its numbers; None: `version` acts on."""
-        ...
-
-    def slot(self, number: int) -> Trajectory:
-        """Return the memory to collect into."""
-        ...
-
-    def tell(self, reply: ActorReply) -> None:
-        """Tell the team something."""
-        ...
-
-    def show_life(self, beats: int) -> None:
-        """Show the signs of life of this process."""
-        ...
-
-
 class _MemoryTeamLink:
-    """A team in another process of this machine.
+    """The actor's end of what joins it with its team in another process of this machine; methods as `TcpTeamLink` has them.
 
     Args:
         channel: to it.
@@ -138,6 +114,9 @@ class _MemoryTeamLink:
         os._exit(1)
 
 
+_TeamLink = _MemoryTeamLink | TcpTeamLink
+
+
 def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
     """Act as a team asks.
 
@@ -165,9 +144,8 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
     except ConnectionRefusedError:  # it has another actor, or is gone
         channel.send(ActorSettled())
         return
-    except (
-        OSError
-    ):  # a network that fails for a while; whoever has started this process does so again
+    except OSError:
+        # A network that fails for a while; whoever has started this process does so again.
         return
     channel.send(ActorSettled())
     try:
@@ -180,7 +158,7 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
 class _Watched(Watched):
     """This process: it shows its team that it lives, and tells it what is to be said."""
 
-    def __init__(self, team: _Team):
+    def __init__(self, team: _TeamLink):
         self._team = team
 
     def say(self, text: str) -> None:
@@ -191,7 +169,7 @@ class _Watched(Watched):
         self._team.show_life(sum(sign.own() for sign in all_signs()))
 
 
-def _serve(team: _Team, task: ActorTask, config: TrainConfig, plan: Plan) -> None:
+def _serve(team: _TeamLink, task: ActorTask, config: TrainConfig, plan: Plan) -> None:
     with Watch(config.patience_seconds, _Watched(team), Stop()):
         if plan.lag is not None:
             lower_priority()
@@ -223,7 +201,7 @@ def _serve(team: _Team, task: ActorTask, config: TrainConfig, plan: Plan) -> Non
             _act(team, actor, learnt.shared_tensors(), episodes)
 
 
-def _act(team: _Team, actor: Actor, like: list[Tensor], episodes: list[Episode]) -> None:
+def _act(team: _TeamLink, actor: Actor, like: list[Tensor], episodes: list[Episode]) -> None:
     params = actor.policy.shared_tensors()  # may be of a lower precision than what is learnt
     version = -1
     while True:
