@@ -18,7 +18,6 @@ from gossamer.build.roles import (
     build_env_groups,
     build_inference_policy,
     build_policy,
-    group_bounds,
 )
 from gossamer.config import from_dict
 from gossamer.errors import RunFailed
@@ -39,7 +38,7 @@ from gossamer.run.placements.child_protocol import (
     StillHere,
     TellState,
 )
-from gossamer.run.placements.remote_actor import TcpTeamLink, TrajectoryPacket
+from gossamer.run.placements.remote_actor import TcpTeamLink
 from gossamer.run.stopping import Stop, Watch, Watched, cause_of
 from gossamer.system.signs import all_signs
 from gossamer.types import empty_trajectory, trajectory_in
@@ -75,11 +74,7 @@ class _MemoryTeamLink:
         self._signs = np.frombuffer(_mapped(task.blocks[1]), np.int64)
         self._heard = vectors(self._boxes.sizes, torch.device("cpu"))
         slots = [trajectory_in(_mapped(block), task.places) for block in task.blocks[2:]]
-        if task.whole:
-            bounds = group_bounds(task.plan)
-            first, last = bounds[task.groups[0]], bounds[task.groups[1]]
-            slots = [slot.columns(first, last) for slot in slots]
-        self._slots = slots
+        self._slots = [slot.columns(*task.columns) for slot in slots]
         threading.Thread(target=self._listen, daemon=True).start()
 
     def request(self) -> ActorRequest:
@@ -132,15 +127,14 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
         _serve(_MemoryTeamLink(channel, task, rest), task, config, plan)
         return
     channel.end_with_other_end()
-    bounds, units = group_bounds(plan), build_policy(config, task.spec).core_units
-    size: dict[str, Any] = {
-        "unroll_length": config.unroll_length,
-        "num_columns": bounds[task.groups[1]] - bounds[task.groups[0]],
-        "core_units": units,
-    }
-    slot, packet = empty_trajectory(task.spec, **size), TrajectoryPacket(task.spec, **size)
+    slot = empty_trajectory(
+        task.spec,
+        unroll_length=config.unroll_length,
+        num_columns=task.columns[1] - task.columns[0],
+        core_units=build_policy(config, task.spec).core_units,
+    )
     try:
-        team = TcpTeamLink(task.address, task.machine, slot, packet)
+        team = TcpTeamLink(task, slot)
     except ConnectionRefusedError:  # it has another actor, or is gone
         channel.send(ActorSettled())
         return

@@ -42,7 +42,7 @@ from gossamer.run.placements.child_protocol import (
     TellState,
 )
 from gossamer.run.placements.fork_server import ready
-from gossamer.run.placements.remote_actor import RemoteActor, TeamMemory, TrajectoryPacket
+from gossamer.run.placements.remote_actor import RemoteActor, TeamMemory
 from gossamer.run.placements.spawn import CLOSE_SECONDS, end_children, how_ended, spawn
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import START_SECONDS, Patience, Sign
@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from gossamer.roles.acting_group import Episode
     from gossamer.run.placements.channel import Channel
     from gossamer.run.placements.child_protocol import ActorRequest
-    from gossamer.run.placements.remote_actor import RemoteActorPlacer
     from gossamer.run.placements.spawn import Popen
     from gossamer.spec import EnvSpec
     from gossamer.system.blocks import Place
@@ -123,7 +122,7 @@ class ActorTeam:
         on_episode: told every finished episode.
         say: shows a line.
         stop: ends waiting.
-        placer: has actors placed on other machines; None: they are processes of this one.
+        placer: has an actor placed on another machine; None: they are processes of this one.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class ActorTeam:
         on_episode: Callable[[Episode], None],
         say: Callable[[str], None],
         stop: StopSignal,
-        placer: RemoteActorPlacer | None = None,
+        placer: Callable[[ActorTask, TeamMemory], RemoteActor] | None = None,
     ):
         self.env_steps = 0
         self.seconds = {"env": 0.0, "inference": 0.0}
@@ -151,7 +150,6 @@ class ActorTeam:
         self._rank, self._restarts, self._starts = rank, restarts, start
         self._on_episode, self._say, self._stop = on_episode, say, stop
         self._placer = placer
-        self._core_units = policy.core_units
         self._free = plan.lag is None
         self._bounds = group_bounds(plan)
         count, groups = plan.actors, plan.env_groups
@@ -319,6 +317,7 @@ class ActorTeam:
 
     def _begin(self, member: _Member) -> None:
         threads = max(self._plan.env_threads // len(self._members), 1)
+        first, last = self._bounds[member.groups.start], self._bounds[member.groups.stop]
         task = ActorTask(
             config=to_dict(self._config),
             plan=replace(self._plan, env_threads=threads),
@@ -328,7 +327,7 @@ class ActorTeam:
             groups=(member.groups.start, member.groups.stop),
             blocks=tuple(self._descriptors),
             places=self._places,
-            whole=not self._free,
+            columns=(0, last - first) if self._free else (first, last),
             sizes=self._sizes,
             restarts=self._restarts + RESTARTS_APART * member.restarts,
             start=self._starts or member.restarts > 0,
@@ -337,17 +336,9 @@ class ActorTeam:
         if self._placer is None:
             member.popen, member.channel = spawn(task, ActorReply)
             return
-        first, last = self._bounds[member.groups.start], self._bounds[member.groups.stop]
-        slots = self.slots if self._free else [x.columns(first, last) for x in self.slots]
-        packet = TrajectoryPacket(
-            self._spec,
-            unroll_length=self._config.unroll_length,
-            num_columns=last - first,
-            core_units=self._core_units,
-        )
-        memory = TeamMemory(self._boxes, self._signs, slots)
-        member.popen = self._placer.start(member.index, task, memory, packet)
-        member.channel = member.popen.channel
+        slots = [slot.columns(*task.columns) for slot in self.slots]
+        actor = self._placer(task, TeamMemory(self._boxes, self._signs, slots))
+        member.popen, member.channel = actor, actor.channel
 
     def _ask(self, member: _Member, request: ActorRequest) -> None:
         member.asked.append(request)

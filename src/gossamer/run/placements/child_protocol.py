@@ -70,8 +70,8 @@ class ActorTask(Message, frozen=True):
     """File descriptors: of the parameters' memory, of the actors' signs of life, and of every slot that it writes."""
     places: list[Place]
     """Where the fields of a slot lie."""
-    whole: bool
-    """Slots have the columns of all actors, and it writes its own; otherwise they are its own."""
+    columns: tuple[int, int]
+    """Its first column of a slot, and the one behind its last: a slot has those of all actors, or its own alone."""
     sizes: tuple[int, int]
     """float32 and float64 numbers of the parameters and moments."""
     restarts: int

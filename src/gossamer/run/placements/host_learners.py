@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.links.collective import Collective
     from gossamer.roles.acting_group import Episode
-    from gossamer.run.placements.remote_actor import RemoteActorPlacer
+    from gossamer.run.placements.child_protocol import ActorTask
+    from gossamer.run.placements.remote_actor import RemoteActor, TeamMemory
     from gossamer.spec import EnvSpec
 
 
@@ -221,7 +222,7 @@ def build_learners(
     start: bool = True,
     shared: Blocks = (),
     say: Callable[[str], None],
-    placer: RemoteActorPlacer | None = None,
+    placer: Callable[[ActorTask, TeamMemory], RemoteActor] | None = None,
 ) -> list[LearnerBundle]:
     """Build some learners and what serves them; arguments as in `build_local_learners`, `build_bundle` and `ActorTeam`."""
     made: list[LearnerBundle] = []

@@ -9,6 +9,7 @@ import dataclasses
 import mmap
 import os
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,14 +22,14 @@ from gossamer.links.stopping import StopSignal
 from gossamer.machine import has_bf16, keep_freed_memory, use_threads
 from gossamer.run import snapshot
 from gossamer.run.host_protocol import Done, Failed, Notice, Ready
-from gossamer.run.placements.child_protocol import MessagesWritten, PlaceActor
+from gossamer.run.placements.child_protocol import MessagesWritten
 from gossamer.run.placements.host_learners import HostLearners, build_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.learners_memory import Memory, Sizes
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
 from gossamer.run.placements.orders import SharedOrders
-from gossamer.run.placements.remote_actor import RemoteActorPlacer
+from gossamer.run.placements.remote_actor import RemoteActor
 from gossamer.run.placements.takeover import take_over
 from gossamer.run.resume import resumes_exactly
 from gossamer.run.stopping import Stop, Watch, Watched, cause_of
@@ -112,7 +113,7 @@ def _learn(
     loop: HostLoop
     placer = None
     if task.machine and config.cluster.cpus_per_actor:
-        placer = RemoteActorPlacer(task.machine, lambda actor: channel.send(PlaceActor(actor)))
+        placer = partial(RemoteActor, here=task.machine, ask=channel.send)
     # One that takes over draws from streams of its own, also in its first incarnation: its episodes are nobody's from before.
     restarts = max(task.incarnation, 1) if task.donors else 0
     parts = build_learners(

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import FAR, Mailboxes
-from gossamer.links.wire import LIFE_SECONDS, Address, Listener, Wire
+from gossamer.links.wire import LIFE_SECONDS, Listener, Wire
 from gossamer.replay.layout import Layout
 from gossamer.replay.ring import Ring, make_block
 from gossamer.roles.mixer import vectors
@@ -35,6 +35,7 @@ from gossamer.run.placements.child_protocol import (
     Collect,
     Collected,
     LoadState,
+    PlaceActor,
     RemoteReply,
     StillHere,
 )
@@ -70,14 +71,12 @@ class TrajectoryPacket:
 
     Args:
         spec: of the environment.
-        unroll_length: T.
-        num_columns: B.
-        core_units: numbers of recurrent state.
+        like: a trajectory of these columns.
     """
 
-    def __init__(self, spec: EnvSpec, *, unroll_length: int, num_columns: int, core_units: int):
-        self._layout = Layout(spec, unroll_length, core_units)
-        self._columns = range(num_columns)
+    def __init__(self, spec: EnvSpec, like: Trajectory):
+        self._layout = Layout(spec, like.unroll_length, len(like.core_state))
+        self._columns = range(like.num_columns)
         self._rings: dict[int, Ring] = {}  # the last one, by where its block lies
 
     @cached_property
@@ -106,24 +105,27 @@ class RemoteActor:
     """The learner's end: a child process to the team, and its channel's other end.
 
     Args:
-        index: of the actor.
+        task: of the actor.
         memory: of the team.
-        packet: laid out as the actor's.
-        listener: at which the actor calls.
+        here: this machine's address, at which the actor calls.
+        ask: has an actor started somewhere; returns at once.
     """
 
     def __init__(
-        self, index: int, memory: TeamMemory, packet: TrajectoryPacket, listener: Listener
+        self, task: ActorTask, memory: TeamMemory, *, here: str, ask: Callable[[PlaceActor], None]
     ):
         self.pid, self.machine = 0, ""
         self.returncode: int | None = None
-        self._index, self._memory, self._packet = index, memory, packet
+        self._index, self._memory = task.actor, memory
+        self._packet = TrajectoryPacket(task.spec, memory.slots[0])
         self._wire: Wire | None = None
         self._closed = threading.Event()
         ours, theirs = socket.socketpair()
         self.channel: Channel[ActorReply] = Channel(ours, ActorReply)
         self._inner: Channel[ActorRequest] = Channel(theirs, ActorRequest)
+        listener = Listener(here)
         threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+        ask(PlaceActor(replace(task, blocks=(), address=listener.address)))
 
     def poll(self) -> int | None:
         """Return the exit code; None while it is there, or is awaited."""
@@ -193,22 +195,15 @@ class TcpTeamLink:
     """The actor's end: what it needs of its team, over a connection.
 
     Args:
-        address: at which the team waits.
-        machine: this one's address.
+        task: of the actor.
         slot: memory for a trajectory of its columns.
-        packet: laid out as the learner's.
     """
 
-    def __init__(
-        self,
-        address: Address,
-        machine: str,
-        slot: Trajectory,
-        packet: TrajectoryPacket,
-    ):
-        self._wire = Wire.call(address)
-        self._wire.send(ActorLocated(os.getpid(), machine))
-        self._slot, self._packet = slot, packet
+    def __init__(self, task: ActorTask, slot: Trajectory):
+        assert task.address is not None
+        self._wire = Wire.call(task.address)
+        self._wire.send(ActorLocated(os.getpid(), task.machine))
+        self._slot, self._packet = slot, TrajectoryPacket(task.spec, slot)
         self._beats = (-1, 0.0)
 
     def request(self) -> ActorRequest:
@@ -243,24 +238,3 @@ class TcpTeamLink:
         if beats != before or now - at >= LIFE_SECONDS:
             self._beats = (beats, now)
             self.tell(ActorAlive(beats))
-
-
-class RemoteActorPlacer:
-    """Has the actors of a team placed on other machines.
-
-    Args:
-        machine: this one's address, at which they call.
-        place: has an actor with this task started somewhere; returns at once.
-    """
-
-    def __init__(self, machine: str, place: Callable[[ActorTask], None]):
-        self._machine, self._place = machine, place
-
-    def start(
-        self, index: int, task: ActorTask, memory: TeamMemory, packet: TrajectoryPacket
-    ) -> RemoteActor:
-        """Return an actor that will come from somewhere."""
-        listener = Listener(self._machine)
-        made = RemoteActor(index, memory, packet, listener)
-        self._place(replace(task, blocks=(), address=listener.address))
-        return made
