@@ -33,7 +33,7 @@ def test_everyone_carries_an_order_out_once(together):
     carried_out = [[] for _ in range(size)]
 
     def work(process):
-        orders, draw, version = SharedOrders(memory, size), random.Random(process), 0
+        orders, draw, version = SharedOrders(memory), random.Random(process), 0
         while True:
             # in lock-step nobody is more than a version ahead
             while together and version > min(versions):
@@ -53,7 +53,7 @@ def test_everyone_carries_an_order_out_once(together):
     threads = [threading.Thread(target=work, args=(i,)) for i in range(size)]
     for thread in threads:
         thread.start()
-    supervisor = SharedOrders(memory, size)
+    supervisor = SharedOrders(memory)
     for number in range(1, orders_given + 1):
         assert supervisor.announce(ends=number == orders_given, together=together) == number
         if number == orders_given:

@@ -70,10 +70,11 @@ class _MemoryTeamLink:
         self._inbox: queue.SimpleQueue[ActorRequest | RunFailed] = queue.SimpleQueue()
         for asked in rest:
             self._inbox.put(asked)
-        self._boxes = Mailboxes(_mapped(task.blocks[0]), 1, task.sizes)
-        self._signs = np.frombuffer(_mapped(task.blocks[1]), np.int64)
+        params, signs, *blocks = [mmap.mmap(block, 0) for block in task.blocks]
+        self._boxes = Mailboxes(params, 1, task.sizes)
+        self._signs = np.frombuffer(signs, np.int64)
         self._heard = vectors(self._boxes.sizes, torch.device("cpu"))
-        slots = [trajectory_in(_mapped(block), task.places) for block in task.blocks[2:]]
+        slots = [trajectory_in(block, task.places) for block in blocks]
         self._slots = [slot.columns(*task.columns) for slot in slots]
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -220,7 +221,3 @@ def _act(team: _TeamLink, actor: Actor, like: list[Tensor], episodes: list[Episo
                 pass
             case EndActor():
                 return
-
-
-def _mapped(descriptor: int) -> mmap.mmap:
-    return mmap.mmap(descriptor, os.fstat(descriptor).st_size)

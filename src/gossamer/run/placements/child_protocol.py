@@ -36,7 +36,6 @@ class LearnerTask(Message, frozen=True):
     """File, or HOST:PORT, at which the members of a collective find each other."""
     process: int = 0
     """Index among the processes of this machine that share its memory."""
-    num_processes: int = 1
     blocks: tuple[int, ...] = ()
     """File descriptors: of the lock on the run folder, which is kept open; of the memory of mailboxes, versions and
     orders; then of every learner's part of each shared replay."""

@@ -59,7 +59,7 @@ def work(channel: Channel[Any], task: LearnerTask) -> None:
         use_deterministic_algorithms(config.deterministic)
     sizes = Sizes(task.mixed_sizes, task.policy_sizes)
     # The first one is the lock on the run folder, which is open as long as this process lives.
-    blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks[1:]]
+    blocks = [mmap.mmap(fd, 0) for fd in task.blocks[1:]]
     boxes = Mailboxes(blocks[0], config.num_learners, sizes.mixed)
     for rank in range(*task.ranks):
         boxes.set_process_leader(rank, task.ranks[0])
@@ -156,8 +156,7 @@ def _learn(
         for part in parts:
             learners.publish(part)
         versions = (learn_overlapped if task.overlaps else learn_inline)(learners)
-        orders = SharedOrders(blocks[2], task.num_processes)
-        loop = HostLoop(config, learners, versions, orders, host=task.process)
+        loop = HostLoop(config, learners, versions, SharedOrders(blocks[2]), host=task.process)
         channel.send(Ready(spec.differs))
         event: Event | None = None
         while not isinstance(event, Done):

@@ -32,18 +32,17 @@ class SharedOrders:
     """The words, in memory that all processes map.
 
     Args:
-        memory: zeroed when new.
-        num_processes: that hold learners.
+        memory: of `nbytes`, zeroed when new.
     """
 
-    def __init__(self, memory: mmap.mmap, num_processes: int):
-        words = np.frombuffer(memory, np.int64, HEADER + num_processes)
+    def __init__(self, memory: mmap.mmap):
+        words = np.frombuffer(memory, np.int64)
         self._order, self._reached = words[:HEADER], words[HEADER:]
         self._carried_out = 0  # number of the last order that this process has seen to
 
     @staticmethod
     def nbytes(num_processes: int) -> int:
-        """Return how much memory they take."""
+        """Return how much memory they take, of so many processes with learners."""
         return 8 * (HEADER + num_processes)
 
     def announce(self, *, ends: bool, together: bool) -> int:

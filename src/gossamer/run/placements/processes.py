@@ -146,7 +146,7 @@ class Processes(OutOfProcess):
         for nbytes, path in self._shared:
             self._descriptors += [make_shared_block(nbytes, path)[0] for _ in range(size)]
         self.memory = Memory(blocks[:2], self.config, self.sizes, self.policy.shared_tensors())
-        self._orders = SharedOrders(blocks[2], len(self.layout.ranks))
+        self._orders = SharedOrders(blocks[2])
 
     def _free_memory(self) -> None:
         if self._meeting is not None:
@@ -166,7 +166,6 @@ class Processes(OutOfProcess):
         task = replace(
             self._task(index, meeting=f"{self._meeting.name}/meeting" if self._meeting else ""),
             process=index,
-            num_processes=len(self.layout.ranks),
             blocks=(self._hold(), *self._descriptors),
             cores=self.layout.cores[index],
             incarnation=state.incarnation,

@@ -85,7 +85,7 @@ class ThisProcess:
         except BaseException:
             learners.close()
             raise
-        self._orders = SharedOrders(mmap.mmap(-1, SharedOrders.nbytes(1)), 1)
+        self._orders = SharedOrders(mmap.mmap(-1, SharedOrders.nbytes(1)))
         versions = learn_inline if self.evaluates == "in turn" else learn_overlapped
         self._loop = HostLoop(
             config,

@@ -119,7 +119,7 @@ class Agent:
         made += map(make_memory, (*sizes.nbytes(config.num_learners), SharedOrders.nbytes(1)))
         self._descriptors, blocks = [x for x, _ in made], [x for _, x in made[1:]]
         self._memory = Memory(blocks[:2], config, sizes, [])
-        self._orders = SharedOrders(blocks[2], 1)
+        self._orders = SharedOrders(blocks[2])
         self._mail = Incoming(self._memory.boxes)
         self._assignment = assignment
         self._peers: dict[int, Correspondent] = {}
