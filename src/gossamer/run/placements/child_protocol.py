@@ -14,6 +14,7 @@ from gossamer.links.wire import Address
 from gossamer.roles.acting_group import Episode
 from gossamer.run.checkpoint_contents import InitialState
 from gossamer.run.host_protocol import Event, Failed, Notice
+from gossamer.run.placements.learners_memory import Sizes
 from gossamer.spec import EnvSpec
 from gossamer.system.blocks import Place
 from gossamer.system.messages import Message
@@ -26,8 +27,7 @@ class LearnerTask(Message, frozen=True):
     plan: Plan
     ranks: tuple[int, int]
     """Its first learner, and the one behind its last."""
-    mixed_sizes: tuple[int, int]
-    policy_sizes: tuple[int, int]
+    sizes: Sizes
     overlaps: bool
     """Acting and learning side by side, which needs a second core."""
     transport: str

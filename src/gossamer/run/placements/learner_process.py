@@ -25,7 +25,7 @@ from gossamer.run.host_protocol import Done, Failed, Notice, Ready
 from gossamer.run.placements.child_protocol import MessagesWritten
 from gossamer.run.placements.host_learners import HostLearners, build_learners
 from gossamer.run.placements.host_loop import HostLoop
-from gossamer.run.placements.learners_memory import Memory, Sizes
+from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
 from gossamer.run.placements.orders import SharedOrders
@@ -57,14 +57,13 @@ def work(channel: Channel[Any], task: LearnerTask) -> None:
     if plan.device != "cpu":
         _need_gpu(channel, plan, task.machine)
         use_deterministic_algorithms(config.deterministic)
-    sizes = Sizes(task.mixed_sizes, task.policy_sizes)
     # The first one is the lock on the run folder, which is open as long as this process lives.
     blocks = [mmap.mmap(fd, 0) for fd in task.blocks[1:]]
-    boxes = Mailboxes(blocks[0], config.num_learners, sizes.mixed)
+    boxes = Mailboxes(blocks[0], config.num_learners, task.sizes.mixed)
     for rank in range(*task.ranks):
         boxes.set_process_leader(rank, task.ranks[0])
     with Watch(config.patience_seconds, _Watched(channel, boxes, task.ranks[0]), Stop()):
-        _learn(channel, task, config, plan, blocks, sizes)
+        _learn(channel, task, config, blocks)
 
 
 class _Watched(Watched):
@@ -97,12 +96,7 @@ def _need_gpu(channel: Channel[Any], plan: Plan, machine: str) -> None:
 
 
 def _learn(
-    channel: Channel[Any],
-    task: LearnerTask,
-    config: TrainConfig,
-    plan: Plan,
-    blocks: list[mmap.mmap],
-    sizes: Sizes,
+    channel: Channel[Any], task: LearnerTask, config: TrainConfig, blocks: list[mmap.mmap]
 ) -> None:
     spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
     if task.differs is None:
@@ -119,7 +113,7 @@ def _learn(
     parts = build_learners(
         config,
         spec,
-        plan,
+        task.plan,
         range(*task.ranks),
         StopSignal(),
         on_episode=lambda episode, learner: loop.on_episode(episode, learner),
@@ -129,10 +123,10 @@ def _learn(
         start=not snapshot.is_repeatable(task.initial, spec),
         shared=[parts_of_replays[i : i + size] for i in range(0, len(parts_of_replays), size)],
     )
-    memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())
+    memory = Memory(blocks[:2], config, task.sizes, parts[0].policy.shared_tensors())
     if task.machine:
         memory.boxes.join_ahead = JOIN_AHEAD_BY_MAIL
-    exact = resumes_exactly(config, spec, plan) and not task.donors
+    exact = resumes_exactly(config, spec, task.plan) and not task.donors
     learners = HostLearners(
         parts, parts[0].stop, memory, exact, config.seed, config.patience_seconds
     )

@@ -25,7 +25,7 @@ from gossamer.run.host_protocol import Died, Done, Failed, Notice, ProgressRepor
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
 from gossamer.run.placements.fork_server import ready
-from gossamer.run.placements.learners_memory import Memory, Sizes
+from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, end_processes
 from gossamer.system.messages import from_whole, to_array
@@ -113,7 +113,7 @@ class Agent:
     def __init__(self, assignment: Assignment):
         task = assignment.task
         self._config = config = from_dict(task.config)
-        sizes = Sizes(task.mixed_sizes, task.policy_sizes)
+        sizes = task.sizes
         # In place of the lock on the run folder, which is elsewhere: processes end with their agent.
         made = [make_memory(1)]
         made += map(make_memory, (*sizes.nbytes(config.num_learners), SharedOrders.nbytes(1)))
