@@ -14,7 +14,7 @@ from gossamer.run import snapshot
 from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_protocol import Ready
 from gossamer.run.host_state import HostState
-from gossamer.run.placements.host_learners import build_local_learners
+from gossamer.run.placements.host_learners import build_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
@@ -64,7 +64,7 @@ class ThisProcess:
         self.before_snapshot: Callable[[], None] = lambda: None
         self.asked_to_stop: Callable[[], bool] = lambda: False
         self._loop: HostLoop
-        self._learners = learners = build_local_learners(
+        self._learners = learners = build_learners(
             config,
             spec,
             plan,
