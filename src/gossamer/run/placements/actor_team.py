@@ -15,7 +15,6 @@ import os
 import time
 from collections import deque
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -173,6 +172,7 @@ class ActorTeam:
         made = FREE_SLOTS * count if self._free else 2
         self.slots = [trajectory_in(self._make(nbytes), self._places) for _ in range(made)]
         """Trajectories that the learner's queue is made of, with a set lag; without one the actors'."""
+        self._places_of_slots = {slot.reward.data_ptr(): i for i, slot in enumerate(self.slots)}
         seconds = config.patience_seconds
         self._patience = Patience(
             seconds and seconds + MARGIN_SECONDS, "every actor", lambda: int(self._signs.sum())
@@ -193,14 +193,9 @@ class ActorTeam:
         for member in self._members:
             popen = member.popen
             row = {"actor": member.index, "pid": popen.pid, "restarts": member.restarts}
-            rows.append(
-                row | ({"machine": popen.machine} if isinstance(popen, RemoteActor) else {})
-            )
+            machine = {"machine": popen.machine} if isinstance(popen, RemoteActor) else {}
+            rows.append(row | machine)
         return rows
-
-    @cached_property
-    def _place_of_slot(self) -> dict[int, int]:
-        return {slot.reward.data_ptr(): i for i, slot in enumerate(self.slots)}
 
     @torch.no_grad()
     def collect(self, slot: Trajectory, version: int) -> None:
@@ -215,10 +210,10 @@ class ActorTeam:
             self._collect_together(slot, version)
 
     def _collect_together(self, slot: Trajectory, version: int) -> None:
-        place = self._place_of_slot[slot.reward.data_ptr()]
+        place = self._places_of_slots[slot.reward.data_ptr()]
         for member in self._members:
             self._ask(member, Collect(place, version))
-        told = [self._next_finished() for _ in self._members]
+        told = [self._wait_for(self._finished, "a trajectory") for _ in self._members]
         told.sort(key=lambda one: one[0].index)
         found: list[tuple[int, Episode]] = []
         for member, collected in told:
@@ -238,7 +233,7 @@ class ActorTeam:
                 if (place := member.index * FREE_SLOTS + k) not in busy:
                     self._ask(member, Collect(place, -1))
         for k in range(len(self._members)):
-            member, collected = self._next_finished()
+            member, collected = self._wait_for(self._finished, "a trajectory")
             block, piece = slot.columns(k * size, (k + 1) * size), self.slots[collected.slot]
             for (_, target, _), (_, source, _) in zip(block.each(), piece.each(), strict=True):
                 target.copy_(source)
@@ -268,7 +263,7 @@ class ActorTeam:
             self._ask(member, TellState())
         state: dict[str, Any] = {"env_steps": self.env_steps}
         for member in self._members:
-            told = self._answer(member)
+            told = self._wait_for(member.answers, "its state")
             assert isinstance(told, ActorState)
             tensors = told.tensors
             for k, group in enumerate(member.groups):
@@ -288,7 +283,7 @@ class ActorTeam:
                 if generator_name(group) in state:
                     tensors[generator_name(k)] = state[generator_name(group)]
             self._ask(member, LoadState(tensors, exact))
-        answers = [self._answer(member) for member in self._members]
+        answers = [self._wait_for(member.answers, "its state") for member in self._members]
         return all(isinstance(told, StateLoaded) and told.back for told in answers)
 
     def close(self) -> None:
@@ -345,14 +340,6 @@ class ActorTeam:
         with contextlib.suppress(OSError):  # it is dead, which those who wait for it will see
             member.channel.send(request)
 
-    def _next_finished(self) -> tuple[_Member, Collected]:
-        """Wait for an actor that has collected; return it and what it tells."""
-        return self._wait_for(self._finished, "a trajectory")
-
-    def _answer(self, member: _Member) -> ActorState | StateLoaded:
-        """Wait for what an actor answers to a request about its state."""
-        return self._wait_for(member.answers, "its state")
-
     def _wait_for(self, told: deque[T], what: str) -> T:
         """Wait for something that an actor tells, and take it; actors that begin may be silent for long."""
         wait = self._patience.wait(what)
@@ -371,7 +358,7 @@ class ActorTeam:
         if self._stop.stopped:
             raise Stopped
         open_ = [x.channel.end.fileno() for x in self._members if not x.channel.closed]
-        readable = ready(open_, LOOK_SECONDS) if open_ else set[int]()
+        readable = ready(open_, LOOK_SECONDS)
         for member in self._members:
             if member.channel.end.fileno() in readable:
                 for reply in member.channel.receive():
@@ -401,7 +388,8 @@ class ActorTeam:
         if isinstance(member.popen, RemoteActor):
             how = f"its connection from {member.popen.machine or 'another machine'} has ended"
         member.deaths_in_a_row += 1
-        name = self._name(member)
+        whose = f" of learner {self._rank}" if self._config.num_learners > 1 else ""
+        name = f"actor {member.index}{whose}"
         if member.deaths_in_a_row >= MAX_DEATHS_IN_A_ROW:
             raise RunFailed(
                 f"{name} died {member.deaths_in_a_row} times before it had collected anything ({how}), which a simulator "
@@ -423,7 +411,3 @@ class ActorTeam:
                 member.answers.append(StateLoaded(back=False))
             else:
                 self._ask(member, request)
-
-    def _name(self, member: _Member) -> str:
-        who = f"actor {member.index}"
-        return who + f" of learner {self._rank}" * (self._config.num_learners > 1)
