@@ -301,9 +301,8 @@ class ActorTeam:
         patient = 0.0 if self._free else self._config.stop_within_seconds - CLOSE_SECONDS
         children = [(member.popen, member.channel) for member in self._members]
         end_children(children, closing, max(CLOSE_SECONDS, patient))
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = []
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     def _make(self, nbytes: int) -> mmap.mmap:
         descriptor, memory = make_memory(nbytes)

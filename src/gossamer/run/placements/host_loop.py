@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -63,8 +62,7 @@ class HostLoop:
         self._host, self._here, self._before_snapshot = host, here, before_snapshot
         self._rows = Rows(learners)
         self._told_at = float("-inf")
-        self._episodes: list[tuple[int, Episode]] = []
-        self._lock = threading.Lock()
+        self._episodes: deque[tuple[int, Episode]] = deque()
         self._notices: deque[Notice] = deque()
         self._actors: list[dict[str, int]] = []
         self._has_learnt = self._ended = False
@@ -72,8 +70,7 @@ class HostLoop:
 
     def on_episode(self, episode: Episode, learner: int) -> None:
         """Keep a finished episode until the next event."""
-        with self._lock:
-            self._episodes.append((learner, episode))
+        self._episodes.append((learner, episode))
 
     def say(self, text: str) -> None:
         """Keep a line for the user until the next event."""
@@ -136,8 +133,7 @@ class HostLoop:
     def _tell(self, *, rows: bool, last: bool = False) -> ProgressReport:
         if rows:
             self._told_at = time.monotonic()
-        with self._lock:
-            episodes, self._episodes = self._episodes, []
+        episodes = [self._episodes.popleft() for _ in range(len(self._episodes))]
         return ProgressReport(self._rows.make(last=last) if rows else [], episodes, last)
 
     def _save(self, number: int) -> list[Event]:

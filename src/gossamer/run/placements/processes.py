@@ -133,9 +133,8 @@ class Processes(OutOfProcess):
         if self._meeting is not None:
             self._meeting.cleanup()
             self._meeting = None
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = []
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     def _make_memory(self) -> None:
         size = self.config.num_learners
