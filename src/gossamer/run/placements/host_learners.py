@@ -87,16 +87,6 @@ class HostLearners:
         reached = [parts.learner.env_steps >= env_steps for parts in self.parts]
         return any(reached) if self.first.learner.topology.talks else all(reached)
 
-    @property
-    def version(self) -> int:
-        """Version of the first learner of this process."""
-        return self.first.learner.version
-
-    @property
-    def updates(self) -> int:
-        """Updates of the first learner of this process."""
-        return self.first.learner.update
-
     def _mailbox(self, parts: LearnerBundle) -> Mailbox:
         assert self.memory is not None
         return Mailbox(

@@ -90,7 +90,7 @@ class HostLoop:
             self._versions.close()
             self._raise_error()
             return [Done()]
-        order = self._orders.reach(self._host, self._learners.version)
+        order = self._orders.reach(self._host, self._learners.first.learner.version)
         self._ended = self._has_learnt and self._reached_end()
         if order is not None or self._ended:
             self._ended = self._ended or (order is not None and order.ends)

@@ -47,6 +47,8 @@ class OutOfProcess:
 
     evaluates: Literal["in turn", "beside"] = "beside"
     restore_seconds: float | None = None
+    stuck = False
+    """No role but the evaluator is in this process."""
     memory: Memory
     """Mailboxes and policies of all learners, or a copy of them."""
 
@@ -82,11 +84,6 @@ class OutOfProcess:
     def boards(self) -> PolicyBoards:
         """The newest policies of all learners."""
         return self.memory.versions
-
-    @property
-    def stuck(self) -> bool:
-        """No role but the evaluator is in this process."""
-        return False
 
     def absent(self) -> dict[int, int]:
         """Every learner has its place."""

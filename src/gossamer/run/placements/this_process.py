@@ -45,6 +45,9 @@ class ThisProcess:
         torso: the user's own feature layers.
     """
 
+    ends_alone = True
+    """Learners know the run's last step by themselves."""
+
     def __init__(
         self,
         config: TrainConfig,
@@ -104,12 +107,12 @@ class ThisProcess:
     @property
     def version(self) -> int:
         """Version of the first learner."""
-        return self._learners.version
+        return self._learners.first.learner.version
 
     @property
     def updates(self) -> int:
         """Updates of the first learner."""
-        return self._learners.updates
+        return self._learners.first.learner.update
 
     @property
     def boards(self) -> PolicyBoards | None:
@@ -121,11 +124,6 @@ class ThisProcess:
     def stuck(self) -> bool:
         """Whether a role is still at something."""
         return self._learners.stuck
-
-    @property
-    def ends_alone(self) -> bool:
-        """Learners know the run's last step by themselves."""
-        return True
 
     def absent(self) -> dict[int, int]:
         """Every learner has its place."""
