@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import mmap
-import os
 import queue
-import threading
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +74,7 @@ class _MemoryTeamLink:
         self._heard = vectors(self._boxes.sizes, torch.device("cpu"))
         slots = [trajectory_in(block, task.places) for block in blocks]
         self._slots = [slot.columns(*task.columns) for slot in slots]
-        threading.Thread(target=self._listen, daemon=True).start()
+        channel.end_with_other_end(self._inbox.put)
 
     def request(self) -> ActorRequest:
         asked = self._inbox.get()
@@ -98,16 +96,6 @@ class _MemoryTeamLink:
 
     def show_life(self, beats: int) -> None:
         self._signs[self._index] = beats
-
-    def _listen(self) -> None:
-        """Hand messages on; when the team's end of the channel closes, end this process without writing anything."""
-        while not self._channel.closed:
-            try:
-                for asked in self._channel.receive():
-                    self._inbox.put(asked)
-            except RunFailed as error:  # told by whoever waits for a request
-                self._inbox.put(error)
-        os._exit(1)
 
 
 _TeamLink = _MemoryTeamLink | TcpTeamLink

@@ -16,6 +16,8 @@ from gossamer.links.mailboxes import make_memory
 from gossamer.system.messages import Head, from_whole, pack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gossamer.system.messages import Message
 
 Heard = TypeVar("Heard")
@@ -105,12 +107,22 @@ class Channel(Generic[Heard]):
             os.close(descriptor)
         return cast("Heard", from_whole(memory, self._hears))
 
-    def end_with_other_end(self) -> None:
-        """End this process when the other end is closed, without writing anything; what comes until then is not read."""
+    def end_with_other_end(
+        self, take: Callable[[Heard | RunFailed], object] = lambda _: None
+    ) -> None:
+        """End this process when the other end is closed, without writing anything.
+
+        Args:
+            take: takes what comes until then, or why it cannot be read, in a thread of its own.
+        """
 
         def wait() -> None:
             while not self.closed:
-                self.receive()
+                try:
+                    for message in self.receive():
+                        take(message)
+                except RunFailed as error:
+                    take(error)
             os._exit(1)
 
         threading.Thread(target=wait, daemon=True).start()

@@ -85,10 +85,8 @@ def _need_gpu(channel: Channel[Any], plan: Plan, machine: str) -> None:
             "torch for CUDA and NVIDIA's driver there"
         )
     if plan.precision == "bf16" and not has_bf16("cuda"):
-        text = (
-            f"{torch.cuda.get_device_name()} {where} emulates bf16, which is slow: --precision fp32"
-        )
-        channel.send(Notice(text))
+        name = torch.cuda.get_device_name()
+        channel.send(Notice(f"{name} {where} emulates bf16, which is slow: --precision fp32"))
 
 
 def _learn(
