@@ -19,7 +19,7 @@ from gossamer.build.roles import (
 )
 from gossamer.config import from_dict
 from gossamer.errors import RunFailed
-from gossamer.links.mailboxes import FAR, Mailboxes
+from gossamer.links.mailboxes import Mailboxes
 from gossamer.machine import keep_freed_memory, lower_priority, use_threads
 from gossamer.roles.actor import Actor
 from gossamer.roles.mixer import vectors, views
@@ -36,7 +36,7 @@ from gossamer.run.placements.child_protocol import (
     StillHere,
     TellState,
 )
-from gossamer.run.placements.remote_actor import TcpTeamLink
+from gossamer.run.placements.remote_actor import TcpTeamLink, TeamMemory
 from gossamer.run.stopping import Stop, Watch, Watched, cause_of
 from gossamer.system.signs import all_signs
 from gossamer.types import empty_trajectory, trajectory_in
@@ -69,11 +69,10 @@ class _MemoryTeamLink:
         for asked in rest:
             self._inbox.put(asked)
         params, signs, *blocks = [mmap.mmap(block, 0) for block in task.blocks]
-        self._boxes = Mailboxes(params, 1, task.sizes)
-        self._signs = np.frombuffer(signs, np.int64)
-        self._heard = vectors(self._boxes.sizes, torch.device("cpu"))
-        slots = [trajectory_in(block, task.places) for block in blocks]
-        self._slots = [slot.columns(*task.columns) for slot in slots]
+        slots = [trajectory_in(block, task.places).columns(*task.columns) for block in blocks]
+        boxes = Mailboxes(params, 1, task.sizes)
+        self._memory = TeamMemory(boxes, np.frombuffer(signs, np.int64), slots)
+        self._heard = vectors(task.sizes, torch.device("cpu"))
         channel.end_with_other_end(self._inbox.put)
 
     def request(self) -> ActorRequest:
@@ -83,19 +82,17 @@ class _MemoryTeamLink:
         return asked
 
     def params(self, asked: Collect, version: int) -> tuple[int, Sequence[Tensor]] | None:
-        wanted = asked.version
-        newest = range(version + 1, FAR) if wanted < 0 else range(wanted, wanted + 1)
-        found = None if wanted == version else self._boxes.read(0, newest, self._heard)
+        found = self._memory.read(asked, version, self._heard)
         return None if found is None else (found, self._heard)
 
     def slot(self, number: int) -> Trajectory:
-        return self._slots[number]
+        return self._memory.slots[number]
 
     def tell(self, reply: ActorReply) -> None:
         self._channel.send(reply)
 
     def show_life(self, beats: int) -> None:
-        self._signs[self._index] = beats
+        self._memory.signs[self._index] = beats
 
 
 _TeamLink = _MemoryTeamLink | TcpTeamLink

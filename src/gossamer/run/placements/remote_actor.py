@@ -65,6 +65,14 @@ class TeamMemory(NamedTuple):
     slots: Sequence[Trajectory]
     """Columns that the actor writes, by their number."""
 
+    def read(self, asked: Collect, held: int, into: Sequence[Tensor]) -> int | None:
+        """Copy the parameters to act with as asked; return their version, None if the one that is held acts on."""
+        if asked.version == held:
+            return None
+        newer = range(held + 1, FAR)
+        one = range(asked.version, asked.version + 1)
+        return self.boxes.read(0, newer if asked.version < 0 else one, into)
+
 
 class TrajectoryPacket:
     """Trajectories of some columns as they travel: single frames in place of stacks, in one block.
@@ -166,25 +174,20 @@ class RemoteActor:
 
     def _pass_on(self, wire: Wire) -> None:
         """Pass on what the team asks, with the parameters that are to act."""
-        boxes, sent = self._memory.boxes, -1
-        held = vectors(boxes.sizes, torch.device("cpu"))
-        inner, told = self._inner, time.monotonic()
+        inner, memory, sent = self._inner, self._memory, -1
+        held = vectors(memory.boxes.sizes, torch.device("cpu"))
         try:
             while not inner.closed:
-                readable = ready([inner.end.fileno()], LIFE_SECONDS)
-                for asked in inner.receive() if readable else ():
+                if not ready([inner.end.fileno()], LIFE_SECONDS):
+                    wire.send(StillHere())
+                    continue
+                for asked in inner.receive():
                     if isinstance(asked, Collect):
-                        wanted = asked.version
-                        newest = range(sent + 1, FAR) if wanted < 0 else range(wanted, wanted + 1)
-                        found = None if wanted == sent else boxes.read(0, newest, held)
+                        found = memory.read(asked, sent, held)
                         if found is not None:
                             sent = found
                             asked = replace(asked, version=found, params=list(held))
                     wire.send(asked)
-                    told = time.monotonic()
-                if time.monotonic() - told >= LIFE_SECONDS:
-                    wire.send(StillHere())
-                    told = time.monotonic()
         except (OSError, ValueError, RunFailed):
             pass
         finally:
