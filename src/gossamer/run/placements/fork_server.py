@@ -347,7 +347,8 @@ def _serve(supervisor: socket.socket) -> tuple[int, tuple[int, ...], socket.sock
                 for one in (woken, wakes, ends[0], *askers.values()):
                     one.close()
                 end_with(us)
-                channel, *blocks = _become(told, descriptors)
+                channel, output, errors, *blocks = descriptors
+                _become(told, output, errors)
                 return channel, tuple(blocks), ends[1]
             if pid is not None:
                 asked_by[pid], askers[pid] = who, ends[0]
@@ -372,8 +373,8 @@ def _bury(askers: dict[int, socket.socket], asked_by: dict[int, int]) -> None:
                 _tell(asker, {"pid": pid, "code": code})
 
 
-def _become(request: dict[str, Any], descriptors: list[int]) -> list[int]:
-    """Take over what a process of its own would have begun with; return the descriptors left: the channel's and blocks'."""
+def _become(request: dict[str, Any], output: int, errors: int) -> None:
+    """Take over what a process of its own would have begun with, the descriptors that it writes to among it."""
     import random
 
     import numpy as np
@@ -385,14 +386,12 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> list[int]:
     with suppress(OSError):
         os.chdir(request["folder"])
     os.sched_setaffinity(0, request["cores"])
-    channel, *streams = descriptors[:3]
-    for number, stream in zip((1, 2), streams, strict=True):
+    for number, stream in ((1, output), (2, errors)):
         os.dup2(stream, number)
         os.close(stream)
     # Nobody else begins with the same draws, where an environment uses what a library shares out.
     random.seed()
     np.random.seed()  # noqa: NPY002
-    return [channel, *descriptors[3:]]
 
 
 def import_ahead() -> None:
