@@ -81,8 +81,8 @@ class ProcessHost:
 
     @property
     def fileno(self) -> int:
-        """File descriptor of the socket; -1 when it is closed."""
-        return self.channel.end.fileno()
+        """File descriptor of the socket; -1 when either end is closed."""
+        return -1 if self.channel.closed else self.channel.end.fileno()
 
     def poll(self, *, readable: bool) -> list[Event]:
         """Return what the process has told, and whether it has died; never waits.
