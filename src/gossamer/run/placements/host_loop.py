@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gossamer.links.stopping import Stopped
 from gossamer.run import snapshot
@@ -64,7 +64,7 @@ class HostLoop:
         self._told_at = float("-inf")
         self._episodes: deque[tuple[int, Episode]] = deque()
         self._notices: deque[Notice] = deque()
-        self._actors: list[dict[str, int]] = []
+        self._actors: list[dict[str, Any]] = []
         self._has_learnt = self._ended = False
         self._gave_at: float | None = None  # a snapshot, which has not been sent yet
 
@@ -105,13 +105,13 @@ class HostLoop:
         # Of a supervisor elsewhere both are told of together: a message costs more than a list.
         notices: list[Event] = [self._notices.popleft() for _ in range(len(self._notices))]
         actors = [
-            {"rank": parts.learner.rank, **row}
+            {"role": "actor", "rank": parts.learner.rank, **row}
             for parts in self._learners.parts
             for row in parts.actor.processes
         ]
         if actors != self._actors:
             self._actors = actors
-            notices.append(ActorProcesses([{"role": "actor", **row} for row in actors]))
+            notices.append(ActorProcesses(actors))
         # At the end all have a last row.
         due = self._row_due() and not self._reached_end()
         if due or (self._here and self._episodes):
