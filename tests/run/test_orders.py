@@ -33,7 +33,7 @@ def test_everyone_carries_an_order_out_once(together):
     carried_out = [[] for _ in range(size)]
 
     def work(process):
-        orders, draw, version = SharedOrders(memory), random.Random(process), 0
+        orders, draw, version = SharedOrders(memory, process), random.Random(process), 0
         while True:
             # in lock-step nobody is more than a version ahead
             while together and version > min(versions):
@@ -42,7 +42,7 @@ def test_everyone_carries_an_order_out_once(together):
             version += 1
             with lock:
                 versions[process] = version
-            order = orders.reach(process, version)
+            order = orders.reach(version)
             if order is not None:
                 carried_out[process].append((order[0], version))
                 if order[1]:

@@ -40,7 +40,6 @@ class HostLoop:
         learners: the learners.
         versions: learns a version whenever it is advanced.
         orders: what the supervisor asks.
-        host: index of this host.
         here: the supervisor is in this process. It is told episodes at once, and snapshots are copies; otherwise they
             are copied by whoever sends them.
         before_snapshot: called before one is taken.
@@ -53,13 +52,12 @@ class HostLoop:
         versions: Generator[None],
         orders: SharedOrders,
         *,
-        host: int = 0,
         here: bool = False,
         before_snapshot: Callable[[], None] = lambda: None,
     ):
         self._config, self._learners = config, learners
         self._versions, self._orders = versions, orders
-        self._host, self._here, self._before_snapshot = host, here, before_snapshot
+        self._here, self._before_snapshot = here, before_snapshot
         self._rows = Rows(learners)
         self._told_at = float("-inf")
         self._episodes: deque[tuple[int, Episode]] = deque()
@@ -90,7 +88,7 @@ class HostLoop:
             self._versions.close()
             self._raise_error()
             return [Done()]
-        order = self._orders.reach(self._host, self._learners.first.learner.version)
+        order = self._orders.reach(self._learners.first.learner.version)
         self._ended = self._has_learnt and self._reached_end()
         if order is not None or self._ended:
             self._ended = self._ended or (order is not None and order.ends)
