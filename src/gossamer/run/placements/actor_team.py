@@ -62,7 +62,6 @@ if TYPE_CHECKING:
     from gossamer.run.placements.child_protocol import ActorRequest
     from gossamer.run.placements.spawn import Popen
     from gossamer.spec import EnvSpec
-    from gossamer.system.blocks import Place
     from gossamer.types import Trajectory
 
 T = TypeVar("T")
@@ -162,7 +161,6 @@ class ActorTeam:
         self._views = [views(message, self.policy.tensors) for message in self._boxes.messages[0]]
         self._signs = np.frombuffer(self._make(8 * count), np.int64)
         self._version = -1
-        self._places: list[Place]
         self._places, nbytes = lay_out_trajectory(
             spec,
             unroll_length=config.unroll_length,

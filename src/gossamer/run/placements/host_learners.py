@@ -52,8 +52,8 @@ class HostLearners:
     config: TrainConfig
     on_write: Callable[[], None] | None = None
     """As a `Mailbox` has it."""
-    threads: list[threading.Thread] = field(default_factory=list)
-    """Threads of roles; one that does not end is left to whatever it is at."""
+    acting: threading.Thread | None = None
+    """Thread of the actor, if it has one; that is left to whatever it is at if it does not end."""
     behind: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Updates and env steps behind each version of the first learner that was published here."""
     page_locked: PageLocked | None = None
@@ -66,8 +66,8 @@ class HostLearners:
 
     @property
     def stuck(self) -> bool:
-        """Whether a role is still at something."""
-        return any(thread.is_alive() for thread in self.threads)
+        """Whether the actor is still at something."""
+        return self.acting is not None and self.acting.is_alive()
 
     @property
     def first(self) -> LearnerBundle:

@@ -41,8 +41,8 @@ def learn_overlapped(learners: HostLearners) -> Generator[None]:
             partial(_act, parts, parts.learner.version, len(parts.queue.wait_full(0))),
             first=True,
         )
-        low = parts.plan.lag is not None
-        learners.threads = [start_thread(parts.stop, "actor", act, low=low)]
+        acting = start_thread(parts.stop, "actor", act, low=parts.plan.lag is not None)
+        learners.acting = acting
         try:
             while True:
                 parts.learner.learn_version()
@@ -52,8 +52,7 @@ def learn_overlapped(learners: HostLearners) -> Generator[None]:
             pass  # another role failed and said so, time is over, or the run
         finally:
             parts.stop.stop()
-            for thread in learners.threads:
-                thread.join(JOIN_SECONDS)
+            acting.join(JOIN_SECONDS)
         learners.publish(parts)
 
 
