@@ -294,15 +294,13 @@ def ready(descriptors: Iterable[int], seconds: float | None) -> set[int]:
     return {descriptor for descriptor, _ in found}
 
 
-def _hear(asker: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return a request for a copy and the descriptors that came with it; raise EOFError when nobody asks any more."""
+def _hear(asker: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Return a request for a copy and the descriptors that came with it; None when nobody asks any more."""
     try:
         data, descriptors, _, _ = socket.recv_fds(asker, MAX_REQUEST_BYTES, MAX_DESCRIPTORS + 3)
     except ConnectionResetError:  # killed with something unread
         data, descriptors = b"", []
-    if not data:
-        raise EOFError
-    return json.loads(data), descriptors
+    return (json.loads(data), descriptors) if data else None
 
 
 def _tell(asker: socket.socket, message: dict[str, Any]) -> None:
@@ -329,13 +327,12 @@ def _serve(supervisor: socket.socket) -> tuple[int, tuple[int, ...], socket.sock
         for who, asker in list(askers.items()):
             if asker.fileno() not in readable:  # or closed by now
                 continue
-            try:
-                told, descriptors = _hear(asker)
-            except EOFError:
+            if (heard := _hear(asker)) is None:
                 if asker is supervisor:
                     os._exit(0)
                 askers.pop(who).close()
                 continue
+            told, descriptors = heard
             pid, ends = None, tuple[socket.socket, ...]()
             with suppress(OSError):  # too many files are open, or too many processes run
                 ends = _packet_sockets()
