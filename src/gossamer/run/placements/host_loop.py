@@ -12,7 +12,6 @@ from gossamer.run.host_protocol import (
     FINAL,
     ActorProcesses,
     Done,
-    Notice,
     ProgressReport,
     Snapshot,
     SnapshotSent,
@@ -61,7 +60,6 @@ class HostLoop:
         self._rows = Rows(learners)
         self._told_at = float("-inf")
         self._episodes: deque[tuple[int, Episode]] = deque()
-        self._notices: deque[Notice] = deque()
         self._actors: list[dict[str, Any]] = []
         self._has_learnt = self._ended = False
         self._gave_at: float | None = None  # a snapshot, which has not been sent yet
@@ -69,10 +67,6 @@ class HostLoop:
     def on_episode(self, episode: Episode, learner: int) -> None:
         """Keep a finished episode until the next event."""
         self._episodes.append((learner, episode))
-
-    def say(self, text: str) -> None:
-        """Keep a line for the user until the next event."""
-        self._notices.append(Notice(text))
 
     def step(self) -> list[Event]:
         """Carry out an order that is due between two versions, or learn a version; return what there is to tell.
@@ -100,8 +94,7 @@ class HostLoop:
             raise Stopped from None
         self._has_learnt = True
         self._rows.note()
-        # Of a supervisor elsewhere both are told of together: a message costs more than a list.
-        notices: list[Event] = [self._notices.popleft() for _ in range(len(self._notices))]
+        told: list[Event] = []
         actors = [
             {"role": "actor", "rank": parts.learner.rank, **row}
             for parts in self._learners.parts
@@ -109,12 +102,13 @@ class HostLoop:
         ]
         if actors != self._actors:
             self._actors = actors
-            notices.append(ActorProcesses(actors))
+            told.append(ActorProcesses(actors))
         # At the end all have a last row.
         due = self._row_due() and not self._reached_end()
+        # A supervisor elsewhere is told of rows and episodes together: a message costs more than a list.
         if due or (self._here and self._episodes):
-            return [*notices, self._tell(rows=due)]
-        return notices
+            told.append(self._tell(rows=due))
+        return told
 
     def close(self) -> None:
         """End the roles."""

@@ -6,13 +6,14 @@ import contextlib
 import mmap
 import os
 import time
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
 from gossamer.run.checkpoint_contents import RunState
-from gossamer.run.host_protocol import Ready
+from gossamer.run.host_protocol import Notice, Ready
 from gossamer.run.host_state import HostState
 from gossamer.run.placements.host_learners import build_learners
 from gossamer.run.placements.host_loop import HostLoop
@@ -66,6 +67,9 @@ class ThisProcess:
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
         self.asked_to_stop: Callable[[], bool] = lambda: False
+        self._notices: deque[Notice] = (
+            deque()
+        )  # also of actors that die while they are brought back
         self._loop: HostLoop
         self._learners = learners = build_learners(
             config,
@@ -73,7 +77,7 @@ class ThisProcess:
             plan,
             on_episode=lambda episode, learner: self._loop.on_episode(episode, learner),
             torso=torso,
-            say=lambda text: self._loop.say(text),
+            say=lambda text: self._notices.append(Notice(text)),
             start=not snapshot.is_repeatable(initial, spec),
         )
         self.names, self.stop = learners.first.policy.shared_names(), learners.stop
@@ -147,9 +151,9 @@ class ThisProcess:
 
     def poll(self) -> list[tuple[int, Event]]:
         """Learn a version, or carry out an order; return what there is to tell."""
-        if self.state.phase == "starting":
-            return [(0, Ready(None))]
-        return [(0, event) for event in self._loop.step()]
+        events = [Ready(None)] if self.state.phase == "starting" else self._loop.step()
+        notices = [self._notices.popleft() for _ in range(len(self._notices))]
+        return [(0, event) for event in (*notices, *events)]
 
     def order(self, *, ends: bool) -> int:
         """Ask the learners to save after the present version; return the order's number."""
