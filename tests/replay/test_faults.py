@@ -157,7 +157,7 @@ def learn(learners, versions):
 def group_of(config):
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     plan = make_plan(config, spec)
-    return build_learners(config, spec, plan, on_episode=lambda *_: None)
+    return build_learners(config, spec, plan)
 
 
 def test_more_minibatches_than_environments_are_refused_when_their_number_is_known():

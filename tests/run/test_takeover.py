@@ -43,12 +43,7 @@ def learners(request):
         },
     )
     spec = read_spec(made_for.env_id, made_for.env, 0)
-    made = build_learners(
-        made_for,
-        spec,
-        make_plan(made_for, spec),
-        on_episode=lambda *_: None,
-    )
+    made = build_learners(made_for, spec, make_plan(made_for, spec))
     made.join()
     yield made
     made.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -50,6 +51,8 @@ class HostLearners:
     exact: bool
     """Whether a snapshot can be continued exactly."""
     config: TrainConfig
+    episodes: deque[tuple[int, Episode]] = field(default_factory=deque)
+    """Finished training episodes, with the rank of the learner of each, that nobody has taken yet; actors add to them."""
     on_write: Callable[[], None] | None = None
     """As a `Mailbox` has it."""
     acting: threading.Thread | None = None
@@ -181,7 +184,6 @@ def build_learners(
     plan: Plan,
     ranks: range | None = None,
     *,
-    on_episode: Callable[[Episode, int], None],
     say: Callable[[str], None] = lambda _: None,
     torso: torch.nn.Module | None = None,
     restarts: int = 0,
@@ -197,7 +199,6 @@ def build_learners(
         spec: of its environment.
         plan: what "auto" became.
         ranks: of the learners; None: all, which share memory of this process.
-        on_episode: told every finished training episode and whose it is.
         say: told when an actor is replaced, and what its environments are at.
         torso: the user's own feature layers.
         restarts: as in `build_bundle`.
@@ -211,13 +212,14 @@ def build_learners(
         blocks = shared_blocks(config, spec, build_policy(config, spec, torso))
         shared = [[make_block(nbytes, path) for _ in range(size)] for nbytes, path in blocks]
     made: list[LearnerBundle] = []
+    episodes: deque[tuple[int, Episode]] = deque()
     stop, team = StopSignal(), None
     if plan.actors:
         team = partial(ActorTeam, config, spec, plan, say=say, placer=placer)
     for rank in ranks or range(size):
 
         def told(episode: Episode, rank: int = rank) -> None:
-            on_episode(replace(episode, env=episode.env + rank * plan.num_envs), rank)
+            episodes.append((rank, replace(episode, env=episode.env + rank * plan.num_envs)))
 
         made.append(
             build_bundle(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
@@ -228,4 +230,4 @@ def build_learners(
         sizes = Sizes.of(made[0].learner)
         memory = memory or [mmap.mmap(-1, n) for n in sizes.nbytes(size)]
         joined = Memory(memory, config, sizes, made[0].policy.shared_tensors())
-    return HostLearners(made, joined, resumes_exactly(config, spec, plan), config)
+    return HostLearners(made, joined, resumes_exactly(config, spec, plan), config, episodes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gossamer.links.stopping import Stopped
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from gossamer.config import TrainConfig
-    from gossamer.roles.acting_group import Episode
     from gossamer.run.host_protocol import Event
     from gossamer.run.placements.host_learners import HostLearners
     from gossamer.run.placements.orders import SharedOrders
@@ -59,14 +57,9 @@ class HostLoop:
         self._here, self._before_snapshot = here, before_snapshot
         self._rows = Rows(learners)
         self._told_at = float("-inf")
-        self._episodes: deque[tuple[int, Episode]] = deque()
         self._actors: list[dict[str, Any]] = []
         self._has_learnt = self._ended = False
         self._gave_at: float | None = None  # a snapshot, which has not been sent yet
-
-    def on_episode(self, episode: Episode, learner: int) -> None:
-        """Keep a finished episode until the next event."""
-        self._episodes.append((learner, episode))
 
     def step(self) -> list[Event]:
         """Carry out an order that is due between two versions, or learn a version; return what there is to tell.
@@ -106,7 +99,7 @@ class HostLoop:
         # At the end all have a last row.
         due = self._row_due() and not self._reached_end()
         # A supervisor elsewhere is told of rows and episodes together: a message costs more than a list.
-        if due or (self._here and self._episodes):
+        if due or (self._here and self._learners.episodes):
             told.append(self._tell(rows=due))
         return told
 
@@ -125,7 +118,8 @@ class HostLoop:
     def _tell(self, *, rows: bool, last: bool = False) -> ProgressReport:
         if rows:
             self._told_at = time.monotonic()
-        episodes = [self._episodes.popleft() for _ in range(len(self._episodes))]
+        waiting = self._learners.episodes
+        episodes = [waiting.popleft() for _ in range(len(waiting))]
         return ProgressReport(self._rows.make(last=last) if rows else [], episodes, last)
 
     def _save(self, number: int) -> list[Event]:

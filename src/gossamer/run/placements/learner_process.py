@@ -98,7 +98,6 @@ def _learn(
     else:
         spec = dataclasses.replace(spec, differs=task.differs)
     size, parts_of_replays = config.num_learners, blocks[3:]
-    loop: HostLoop
     placer = None
     if task.machine and config.cluster.cpus_per_actor:
         placer = partial(RemoteActor, here=task.machine, ask=channel.send)
@@ -109,7 +108,6 @@ def _learn(
         spec,
         task.plan,
         range(*task.ranks),
-        on_episode=lambda episode, learner: loop.on_episode(episode, learner),
         say=lambda text: channel.send(Notice(text)),
         restarts=restarts,
         start=not snapshot.is_repeatable(task.initial, spec),

@@ -67,15 +67,12 @@ class ThisProcess:
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
         self.asked_to_stop: Callable[[], bool] = lambda: False
-        self._notices: deque[Notice] = (
-            deque()
-        )  # also of actors that die while they are brought back
-        self._loop: HostLoop
+        # Also of actors that die while they are brought back.
+        self._notices: deque[Notice] = deque()
         self._learners = learners = build_learners(
             config,
             spec,
             plan,
-            on_episode=lambda episode, learner: self._loop.on_episode(episode, learner),
             torso=torso,
             say=lambda text: self._notices.append(Notice(text)),
             start=not snapshot.is_repeatable(initial, spec),
