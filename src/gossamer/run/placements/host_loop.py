@@ -20,7 +20,6 @@ from gossamer.run.placements.metric_rows import Rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from gossamer.config import TrainConfig
     from gossamer.run.host_protocol import Event
     from gossamer.run.placements.host_learners import HostLearners
     from gossamer.run.placements.orders import SharedOrders
@@ -33,7 +32,6 @@ class HostLoop:
     """The learners of a host, a step of which is one version or one order.
 
     Args:
-        config: of the run.
         learners: the learners.
         versions: learns a version whenever it is advanced.
         orders: what the supervisor asks.
@@ -44,7 +42,6 @@ class HostLoop:
 
     def __init__(
         self,
-        config: TrainConfig,
         learners: HostLearners,
         versions: Generator[None],
         orders: SharedOrders,
@@ -52,8 +49,7 @@ class HostLoop:
         here: bool = False,
         before_snapshot: Callable[[], None] = lambda: None,
     ):
-        self._config, self._learners = config, learners
-        self._versions, self._orders = versions, orders
+        self._learners, self._versions, self._orders = learners, versions, orders
         self._here, self._before_snapshot = here, before_snapshot
         self._rows = Rows(learners)
         self._told_at = float("-inf")
@@ -109,8 +105,9 @@ class HostLoop:
 
     def _reached_end(self) -> bool:
         # In lock-step all have the same count, unless one was replaced.
-        unequal = self._config.topology.staleness == 0 and self._orders.has_replacement
-        return not unequal and self._learners.has_learnt(self._config.total_env_steps)
+        config = self._learners.config
+        unequal = config.topology.staleness == 0 and self._orders.has_replacement
+        return not unequal and self._learners.has_learnt(config.total_env_steps)
 
     def _row_due(self) -> bool:
         return time.monotonic() - self._told_at >= ROW_SECONDS

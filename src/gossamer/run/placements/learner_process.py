@@ -140,7 +140,7 @@ def _learn(
         for parts in learners.parts:
             learners.publish(parts)
         versions = (learn_overlapped if task.overlaps else learn_inline)(learners)
-        loop = HostLoop(config, learners, versions, SharedOrders(blocks[2], task.process))
+        loop = HostLoop(learners, versions, SharedOrders(blocks[2], task.process))
         channel.send(Ready(spec.differs))
         event: Event | None = None
         while not isinstance(event, Done):

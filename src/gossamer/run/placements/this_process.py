@@ -92,7 +92,6 @@ class ThisProcess:
         self._orders = SharedOrders(mmap.mmap(-1, SharedOrders.nbytes(1)))
         versions = learn_inline if self.evaluates == "in turn" else learn_overlapped
         self._loop = HostLoop(
-            config,
             learners,
             versions(learners),
             self._orders,
