@@ -108,5 +108,5 @@ def test_the_way_of_a_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         )  # fmt: skip
     assert result.summary["restarts"] == 1
     assert_in_order("A death", calls)
-    source = (ROOT / "src/gossamer/run/placements/takeover.py").read_text()
+    source = (ROOT / "src/gossamer/run/placements/host_learners.py").read_text()
     assert all(f"def {name}(" in source for name in ELSEWHERE)

@@ -246,7 +246,7 @@ def test_what_fails_to_close_leaves_nothing_open():
         LearnerBundle(learner=x, actor=y, **links) for x, y in zip((bad, good), actors, strict=True)
     ]
     with pytest.raises(TypeError, match="not callable"):
-        HostLearners(parts, None, None, exact=False, seed=1).close()
+        HostLearners(parts, None, exact=False, config=None).close()
     assert closed == [actors[0], good, actors[1]]
 
 

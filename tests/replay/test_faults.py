@@ -21,7 +21,7 @@ from gossamer.replay.ring import make_block
 from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
-from gossamer.run.placements.host_learners import build_local_learners
+from gossamer.run.placements.host_learners import build_learners
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.metric_rows import Rows
 from gossamer.types import as_batch, empty_trajectory
@@ -157,7 +157,7 @@ def learn(learners, versions):
 def group_of(config):
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     plan = make_plan(config, spec)
-    return build_local_learners(config, spec, plan, on_episode=lambda *_: None)
+    return build_learners(config, spec, plan)
 
 
 def test_more_minibatches_than_environments_are_refused_when_their_number_is_known():

@@ -20,6 +20,7 @@ from gossamer.config import make_config
 from gossamer.config.cores import MACHINE
 from gossamer.errors import ConfigError
 from gossamer.machine import visible_gpus
+from gossamer.run.placements.actor_team import ActorTeam
 from gossamer.run.train import train
 from gossamer.system.cores import num_cores
 
@@ -193,6 +194,24 @@ def test_after_a_death_a_run_does_not_go_on_exactly_and_says_so(tmp_path: Path) 
         code, _, err = session.end()
     assert code == 0, err
     assert "not exactly" in err
+
+
+def test_an_actor_that_dies_while_it_is_brought_back_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = run(tmp_path / "run", actors_per_learner=2, total_env_steps=6 * 8 * 2)
+    load = ActorTeam.load_state_dict
+
+    def loses_one(team: ActorTeam, state: dict[str, Any], **how: Any) -> bool:
+        os.kill(team.processes[0]["pid"], signal.SIGKILL)
+        return load(team, state, **how)
+
+    monkeypatch.setattr(ActorTeam, "load_state_dict", loses_one)
+    settings = {**SMALL, "actors_per_learner": 2, "run_folder": str(folder)}
+    train(make_config("CartPole-v1", settings), resume=str(folder), quiet=True)
+    log = (folder / "log.txt").read_text()
+    assert "actor 0 has died (signal 9); a new one begins new episodes" in log
+    assert summary_of(folder)["exit_reason"] == "done: total_env_steps reached"
 
 
 def test_an_actor_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None:

@@ -148,6 +148,32 @@ def test_a_group_that_loses_a_member_at_its_end_trains_on(
     assert rows[-1]["env_steps"] == steps
 
 
+def test_a_host_that_is_done_is_not_listened_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The closed end of its channel would keep the supervisor from waiting until the others are done too."""
+    stopped: list[int] = []
+    polls: list[float] = []
+    poll = Processes.poll
+
+    def counts(placement: Processes) -> Any:
+        first, other = placement.hosts
+        if not stopped:  # before it has learnt anything: the other ends alone
+            os.kill(first.pid, signal.SIGSTOP)
+            stopped.append(first.pid)
+        within = not polls or polls[-1] <= polls[0] + 1.0
+        if within and other.over and other.popen.poll() is not None:
+            polls.append(time.monotonic())
+            if polls[-1] > polls[0] + 1.0:
+                os.kill(first.pid, signal.SIGCONT)
+        return poll(placement)
+
+    monkeypatch.setattr(Processes, "poll", counts)
+    train(config(tmp_path / "run", {"name": "single"}, 512, num_learners=2), quiet=True)
+    assert polls[-1] > polls[0] + 1.0
+    assert len(polls) <= 20
+
+
 @pytest.mark.parametrize("transport", ["memory", slow("gloo")])
 def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
     tmp_path: Path, transport: str

@@ -17,12 +17,11 @@ from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.run.placements.child_protocol import LearnerTask
-from gossamer.run.placements.host_learners import build_local_learners
+from gossamer.run.placements.host_learners import build_learners
 from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.process_host import ProcessHost
 from gossamer.run.placements.processes import Processes
-from gossamer.run.placements.takeover import take_over
 from gossamer.run.train import train
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -44,12 +43,7 @@ def learners(request):
         },
     )
     spec = read_spec(made_for.env_id, made_for.env, 0)
-    made = build_local_learners(
-        made_for,
-        spec,
-        make_plan(made_for, spec),
-        on_episode=lambda *_: None,
-    )
+    made = build_learners(made_for, spec, make_plan(made_for, spec))
     made.join()
     yield made
     made.close()
@@ -64,7 +58,7 @@ def test_it_begins_with_the_average_of_its_heirs_and_counts_on(learners):
     theirs = [learners.parts[rank].policy.shared_tensors() for rank in (0, 2)]
     expected = [(a.double() + b.double()) / 2 for a, b in zip(*theirs, strict=True)]
     new = learners.parts[3]
-    take_over(learners.memory, new, [0, 2])
+    learners.take_over(new, [0, 2])
     for x, y in zip(new.policy.shared_tensors(), expected, strict=True):
         torch.testing.assert_close(x.double(), y, rtol=1e-6, atol=1e-7)
     # its own last version was 13, the newest of the donors' 12
@@ -84,7 +78,7 @@ def test_in_lock_step_it_has_the_version_that_others_will_have(learners):
     assert first.updates_per_version == 2
     assert (first.version, first.update) == (5, 10)
     learners.memory.boxes.mark_left(3)
-    take_over(learners.memory, new, [0, 2])
+    learners.take_over(new, [0, 2])
     replace(learners, parts=[new]).join(late=True)
     # nobody has mixed update 13 yet, which is in the midst of version 6, the seventh
     assert new.learner.update == 13

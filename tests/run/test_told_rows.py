@@ -35,7 +35,7 @@ def group_of(ranks):
     parts = [
         SimpleNamespace(
             learner=Learner(rank),
-            actor=SimpleNamespace(seconds={"env": 0.0, "inference": 0.0}),
+            actor=SimpleNamespace(seconds={"env": 0.0, "inference": 0.0}, processes=[]),
             queue=SimpleNamespace(waited_seconds={"slot": 0.0}),
             board=SimpleNamespace(waited_seconds=0.0),
             plan=SimpleNamespace(device="cpu"),

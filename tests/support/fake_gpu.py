@@ -23,7 +23,7 @@ import gossamer
 from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.run.placements.host_learners import build_local_learners
+from gossamer.run.placements.host_learners import build_learners
 from gossamer.system import devices
 
 META = torch.device("meta")
@@ -216,7 +216,7 @@ def fake_run(env_id, **settings):
     spec = read_spec(env_id, config.env, 0, tries=False)
     plan = dataclasses.replace(make_plan(config, spec), device="meta", learner_threads=1)
     with fake_gpu() as mode:
-        learners = build_local_learners(config, spec, plan, on_episode=lambda *_: None)
+        learners = build_learners(config, spec, plan)
         try:
             learners.join()
             yield learners, mode

@@ -44,9 +44,9 @@ class _Begins:
         return getattr(subprocess, name)
 
     def Popen(self, words: list[str], **settings: Any) -> Any:  # noqa: N802 - as there
-        end, self._end = self._end, None
-        if end is None or NAME not in words:
+        if self._end is None or words[-1] != fork_server.COPIES:
             return subprocess.Popen(words, **settings)
+        end, self._end = self._end, None
         variables = [f"{name}={value}" for name, value in settings["env"].items()]
         told = "\0".join([*words[words.index(NAME) + 2 :], "", *variables]).encode()
         with end:

@@ -453,9 +453,7 @@ def test_learners_lock_the_mailboxes_that_they_mix_through(settings, locks, monk
     monkeypatch.setattr(host_learners, "PageLocked", Noted)
     config = make_config("CartPole-v1", {"num_learners": 2, "placement": "inline", **settings})
     spec = read_spec(config.env_id, config.env)
-    group = host_learners.build_local_learners(
-        config, spec, make_plan(config, spec), on_episode=lambda *_: None
-    )
+    group = host_learners.build_learners(config, spec, make_plan(config, spec))
     for parts in group.parts:
         close = parts.close
         monkeypatch.setattr(parts, "close", lambda close=close: told.append("parts") or close())

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import mmap
-import os
 import queue
-import threading
 from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,11 +16,10 @@ from gossamer.build.roles import (
     build_env_groups,
     build_inference_policy,
     build_policy,
-    group_bounds,
 )
 from gossamer.config import from_dict
 from gossamer.errors import RunFailed
-from gossamer.links.mailboxes import FAR, Mailboxes
+from gossamer.links.mailboxes import Mailboxes
 from gossamer.machine import keep_freed_memory, lower_priority, use_threads
 from gossamer.roles.actor import Actor
 from gossamer.roles.mixer import vectors, views
@@ -39,7 +36,7 @@ from gossamer.run.placements.child_protocol import (
     StillHere,
     TellState,
 )
-from gossamer.run.placements.remote_actor import TcpTeamLink
+from gossamer.run.placements.remote_actor import TcpTeamLink, TeamMemory
 from gossamer.run.stopping import Stop, Watch, Watched, cause_of
 from gossamer.system.signs import all_signs
 from gossamer.types import empty_trajectory, trajectory_in
@@ -57,32 +54,8 @@ if TYPE_CHECKING:
     from gossamer.types import Trajectory
 
 
-class _Team(Protocol):
-    """The team, as one of its actors sees it."""
-
-    def request(self) -> ActorRequest:
-        """Wait for what the team asks next."""
-        ...
-
-    def params(self, asked: Collect, version: int) -> tuple[int, Sequence[Tensor]] | None:
-        """Return the version that a request is to be acted with, and its numbers; None: `version` acts on."""
-        ...
-
-    def slot(self, number: int) -> Trajectory:
-        """Return the memory to collect into."""
-        ...
-
-    def tell(self, reply: ActorReply) -> None:
-        """Tell the team something."""
-        ...
-
-    def show_life(self, beats: int) -> None:
-        """Show the signs of life of this process."""
-        ...
-
-
 class _MemoryTeamLink:
-    """A team in another process of this machine.
+    """The actor's end of what joins it with its team in another process of this machine; methods as `TcpTeamLink` has them.
 
     Args:
         channel: to it.
@@ -95,16 +68,12 @@ class _MemoryTeamLink:
         self._inbox: queue.SimpleQueue[ActorRequest | RunFailed] = queue.SimpleQueue()
         for asked in rest:
             self._inbox.put(asked)
-        self._boxes = Mailboxes(_mapped(task.blocks[0]), 1, task.sizes)
-        self._signs = np.frombuffer(_mapped(task.blocks[1]), np.int64)
-        self._heard = vectors(self._boxes.sizes, torch.device("cpu"))
-        slots = [trajectory_in(_mapped(block), task.places) for block in task.blocks[2:]]
-        if task.whole:
-            bounds = group_bounds(task.plan)
-            first, last = bounds[task.groups[0]], bounds[task.groups[1]]
-            slots = [slot.columns(first, last) for slot in slots]
-        self._slots = slots
-        threading.Thread(target=self._listen, daemon=True).start()
+        params, signs, *blocks = [mmap.mmap(block, 0) for block in task.blocks]
+        slots = [trajectory_in(block, task.places).columns(*task.columns) for block in blocks]
+        boxes = Mailboxes(params, 1, task.sizes)
+        self._memory = TeamMemory(boxes, np.frombuffer(signs, np.int64), slots)
+        self._heard = vectors(task.sizes, torch.device("cpu"))
+        channel.end_with_other_end(self._inbox.put)
 
     def request(self) -> ActorRequest:
         asked = self._inbox.get()
@@ -113,29 +82,20 @@ class _MemoryTeamLink:
         return asked
 
     def params(self, asked: Collect, version: int) -> tuple[int, Sequence[Tensor]] | None:
-        wanted = asked.version
-        newest = range(version + 1, FAR) if wanted < 0 else range(wanted, wanted + 1)
-        found = None if wanted == version else self._boxes.read(0, newest, self._heard)
+        found = self._memory.read(asked, version, self._heard)
         return None if found is None else (found, self._heard)
 
     def slot(self, number: int) -> Trajectory:
-        return self._slots[number]
+        return self._memory.slots[number]
 
     def tell(self, reply: ActorReply) -> None:
         self._channel.send(reply)
 
     def show_life(self, beats: int) -> None:
-        self._signs[self._index] = beats
+        self._memory.signs[self._index] = beats
 
-    def _listen(self) -> None:
-        """Hand messages on; when the team's end of the channel closes, end this process without writing anything."""
-        while not self._channel.closed:
-            try:
-                for asked in self._channel.receive():
-                    self._inbox.put(asked)
-            except RunFailed as error:  # told by whoever waits for a request
-                self._inbox.put(error)
-        os._exit(1)
+
+_TeamLink = _MemoryTeamLink | TcpTeamLink
 
 
 def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
@@ -153,11 +113,10 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
         _serve(_MemoryTeamLink(channel, task, rest), task, config, plan)
         return
     channel.end_with_other_end()
-    bounds = group_bounds(plan)
     slot = empty_trajectory(
         task.spec,
         unroll_length=config.unroll_length,
-        num_columns=bounds[task.groups[1]] - bounds[task.groups[0]],
+        num_columns=task.columns[1] - task.columns[0],
         core_units=build_policy(config, task.spec).core_units,
     )
     try:
@@ -165,9 +124,8 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
     except ConnectionRefusedError:  # it has another actor, or is gone
         channel.send(ActorSettled())
         return
-    except (
-        OSError
-    ):  # a network that fails for a while; whoever has started this process does so again
+    except OSError:
+        # A network that fails for a while; whoever has started this process does so again.
         return
     channel.send(ActorSettled())
     try:
@@ -180,7 +138,7 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
 class _Watched(Watched):
     """This process: it shows its team that it lives, and tells it what is to be said."""
 
-    def __init__(self, team: _Team):
+    def __init__(self, team: _TeamLink):
         self._team = team
 
     def say(self, text: str) -> None:
@@ -191,7 +149,7 @@ class _Watched(Watched):
         self._team.show_life(sum(sign.own() for sign in all_signs()))
 
 
-def _serve(team: _Team, task: ActorTask, config: TrainConfig, plan: Plan) -> None:
+def _serve(team: _TeamLink, task: ActorTask, config: TrainConfig, plan: Plan) -> None:
     with Watch(config.patience_seconds, _Watched(team), Stop()):
         if plan.lag is not None:
             lower_priority()
@@ -223,7 +181,7 @@ def _serve(team: _Team, task: ActorTask, config: TrainConfig, plan: Plan) -> Non
             _act(team, actor, learnt.shared_tensors(), episodes)
 
 
-def _act(team: _Team, actor: Actor, like: list[Tensor], episodes: list[Episode]) -> None:
+def _act(team: _TeamLink, actor: Actor, like: list[Tensor], episodes: list[Episode]) -> None:
     params = actor.policy.shared_tensors()  # may be of a lower precision than what is learnt
     version = -1
     while True:
@@ -248,7 +206,3 @@ def _act(team: _Team, actor: Actor, like: list[Tensor], episodes: list[Episode])
                 pass
             case EndActor():
                 return
-
-
-def _mapped(descriptor: int) -> mmap.mmap:
-    return mmap.mmap(descriptor, os.fstat(descriptor).st_size)

@@ -15,7 +15,6 @@ import os
 import time
 from collections import deque
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -61,10 +60,8 @@ if TYPE_CHECKING:
     from gossamer.roles.acting_group import Episode
     from gossamer.run.placements.channel import Channel
     from gossamer.run.placements.child_protocol import ActorRequest
-    from gossamer.run.placements.remote_actor import RemoteActorPlacer
     from gossamer.run.placements.spawn import Popen
     from gossamer.spec import EnvSpec
-    from gossamer.system.blocks import Place
     from gossamer.types import Trajectory
 
 T = TypeVar("T")
@@ -123,7 +120,7 @@ class ActorTeam:
         on_episode: told every finished episode.
         say: shows a line.
         stop: ends waiting.
-        placer: has actors placed on other machines; None: they are processes of this one.
+        placer: has an actor placed on another machine; None: they are processes of this one.
     """
 
     def __init__(
@@ -139,7 +136,7 @@ class ActorTeam:
         on_episode: Callable[[Episode], None],
         say: Callable[[str], None],
         stop: StopSignal,
-        placer: RemoteActorPlacer | None = None,
+        placer: Callable[[ActorTask, TeamMemory], RemoteActor] | None = None,
     ):
         self.env_steps = 0
         self.seconds = {"env": 0.0, "inference": 0.0}
@@ -164,7 +161,6 @@ class ActorTeam:
         self._views = [views(message, self.policy.tensors) for message in self._boxes.messages[0]]
         self._signs = np.frombuffer(self._make(8 * count), np.int64)
         self._version = -1
-        self._places: list[Place]
         self._places, nbytes = lay_out_trajectory(
             spec,
             unroll_length=config.unroll_length,
@@ -174,6 +170,7 @@ class ActorTeam:
         made = FREE_SLOTS * count if self._free else 2
         self.slots = [trajectory_in(self._make(nbytes), self._places) for _ in range(made)]
         """Trajectories that the learner's queue is made of, with a set lag; without one the actors'."""
+        self._places_of_slots = {slot.reward.data_ptr(): i for i, slot in enumerate(self.slots)}
         seconds = config.patience_seconds
         self._patience = Patience(
             seconds and seconds + MARGIN_SECONDS, "every actor", lambda: int(self._signs.sum())
@@ -194,14 +191,9 @@ class ActorTeam:
         for member in self._members:
             popen = member.popen
             row = {"actor": member.index, "pid": popen.pid, "restarts": member.restarts}
-            rows.append(
-                row | ({"machine": popen.machine} if isinstance(popen, RemoteActor) else {})
-            )
+            machine = {"machine": popen.machine} if isinstance(popen, RemoteActor) else {}
+            rows.append(row | machine)
         return rows
-
-    @cached_property
-    def _place_of_slot(self) -> dict[int, int]:
-        return {slot.reward.data_ptr(): i for i, slot in enumerate(self.slots)}
 
     @torch.no_grad()
     def collect(self, slot: Trajectory, version: int) -> None:
@@ -216,10 +208,10 @@ class ActorTeam:
             self._collect_together(slot, version)
 
     def _collect_together(self, slot: Trajectory, version: int) -> None:
-        place = self._place_of_slot[slot.reward.data_ptr()]
+        place = self._places_of_slots[slot.reward.data_ptr()]
         for member in self._members:
             self._ask(member, Collect(place, version))
-        told = [self._next_finished() for _ in self._members]
+        told = [self._wait_for(self._finished, "a trajectory") for _ in self._members]
         told.sort(key=lambda one: one[0].index)
         found: list[tuple[int, Episode]] = []
         for member, collected in told:
@@ -239,7 +231,7 @@ class ActorTeam:
                 if (place := member.index * FREE_SLOTS + k) not in busy:
                     self._ask(member, Collect(place, -1))
         for k in range(len(self._members)):
-            member, collected = self._next_finished()
+            member, collected = self._wait_for(self._finished, "a trajectory")
             block, piece = slot.columns(k * size, (k + 1) * size), self.slots[collected.slot]
             for (_, target, _), (_, source, _) in zip(block.each(), piece.each(), strict=True):
                 target.copy_(source)
@@ -269,7 +261,7 @@ class ActorTeam:
             self._ask(member, TellState())
         state: dict[str, Any] = {"env_steps": self.env_steps}
         for member in self._members:
-            told = self._answer(member)
+            told = self._wait_for(member.answers, "its state")
             assert isinstance(told, ActorState)
             tensors = told.tensors
             for k, group in enumerate(member.groups):
@@ -289,7 +281,7 @@ class ActorTeam:
                 if generator_name(group) in state:
                     tensors[generator_name(k)] = state[generator_name(group)]
             self._ask(member, LoadState(tensors, exact))
-        answers = [self._answer(member) for member in self._members]
+        answers = [self._wait_for(member.answers, "its state") for member in self._members]
         return all(isinstance(told, StateLoaded) and told.back for told in answers)
 
     def close(self) -> None:
@@ -307,9 +299,8 @@ class ActorTeam:
         patient = 0.0 if self._free else self._config.stop_within_seconds - CLOSE_SECONDS
         children = [(member.popen, member.channel) for member in self._members]
         end_children(children, closing, max(CLOSE_SECONDS, patient))
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = []
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     def _make(self, nbytes: int) -> mmap.mmap:
         descriptor, memory = make_memory(nbytes)
@@ -318,6 +309,7 @@ class ActorTeam:
 
     def _begin(self, member: _Member) -> None:
         threads = max(self._plan.env_threads // len(self._members), 1)
+        first, last = self._bounds[member.groups.start], self._bounds[member.groups.stop]
         task = ActorTask(
             config=to_dict(self._config),
             plan=replace(self._plan, env_threads=threads),
@@ -327,7 +319,7 @@ class ActorTeam:
             groups=(member.groups.start, member.groups.stop),
             blocks=tuple(self._descriptors),
             places=self._places,
-            whole=not self._free,
+            columns=(0, last - first) if self._free else (first, last),
             sizes=self._sizes,
             restarts=self._restarts + RESTARTS_APART * member.restarts,
             start=self._starts or member.restarts > 0,
@@ -336,28 +328,14 @@ class ActorTeam:
         if self._placer is None:
             member.popen, member.channel = spawn(task, ActorReply)
             return
-        first, last = self._bounds[member.groups.start], self._bounds[member.groups.stop]
-        slots = self.slots if self._free else [x.columns(first, last) for x in self.slots]
-        memory = TeamMemory(self._boxes, self._signs, slots)
-        member.popen = RemoteActor(task, memory, self._placer)
-        member.channel = member.popen.channel
+        slots = [slot.columns(*task.columns) for slot in self.slots]
+        actor = self._placer(task, TeamMemory(self._boxes, self._signs, slots))
+        member.popen, member.channel = actor, actor.channel
 
     def _ask(self, member: _Member, request: ActorRequest) -> None:
         member.asked.append(request)
         with contextlib.suppress(OSError):  # it is dead, which those who wait for it will see
-            member.channel.end.setblocking(True)
-            try:
-                member.channel.send(request)
-            finally:
-                member.channel.end.setblocking(False)
-
-    def _next_finished(self) -> tuple[_Member, Collected]:
-        """Wait for an actor that has collected; return it and what it tells."""
-        return self._wait_for(self._finished, "a trajectory")
-
-    def _answer(self, member: _Member) -> ActorState | StateLoaded:
-        """Wait for what an actor answers to a request about its state."""
-        return self._wait_for(member.answers, "its state")
+            member.channel.send(request)
 
     def _wait_for(self, told: deque[T], what: str) -> T:
         """Wait for something that an actor tells, and take it; actors that begin may be silent for long."""
@@ -377,7 +355,7 @@ class ActorTeam:
         if self._stop.stopped:
             raise Stopped
         open_ = [x.channel.end.fileno() for x in self._members if not x.channel.closed]
-        readable = ready(open_, LOOK_SECONDS) if open_ else set[int]()
+        readable = ready(open_, LOOK_SECONDS)
         for member in self._members:
             if member.channel.end.fileno() in readable:
                 for reply in member.channel.receive():
@@ -407,7 +385,8 @@ class ActorTeam:
         if isinstance(member.popen, RemoteActor):
             how = f"its connection from {member.popen.machine or 'another machine'} has ended"
         member.deaths_in_a_row += 1
-        name = self._name(member)
+        whose = f" of learner {self._rank}" if self._config.num_learners > 1 else ""
+        name = f"actor {member.index}{whose}"
         if member.deaths_in_a_row >= MAX_DEATHS_IN_A_ROW:
             raise RunFailed(
                 f"{name} died {member.deaths_in_a_row} times before it had collected anything ({how}), which a simulator "
@@ -429,7 +408,3 @@ class ActorTeam:
                 member.answers.append(StateLoaded(back=False))
             else:
                 self._ask(member, request)
-
-    def _name(self, member: _Member) -> str:
-        who = f"actor {member.index}"
-        return who + f" of learner {self._rank}" * (self._config.num_learners > 1)

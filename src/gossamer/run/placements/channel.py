@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 from collections import deque
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from gossamer.errors import RunFailed
@@ -15,6 +16,8 @@ from gossamer.links.mailboxes import make_memory
 from gossamer.system.messages import Head, from_whole, pack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gossamer.system.messages import Message
 
 Heard = TypeVar("Heard")
@@ -24,9 +27,9 @@ READ_BYTES = 1 << 20
 MAX_DESCRIPTORS = 16
 """Taken over in one read."""
 MAX_HEAD_BYTES = 1 << 16
-"""Longest head that goes through the socket; others lie in the memory too, as nobody may read for a while."""
+"""Longest message that goes through the socket; others lie in memory, as nobody may read for a while, and so do tensors."""
 _FRAME = struct.Struct("<QQ")
-"""Bytes of the head that follow, 0 if it lies in the memory, and of the memory, 0 if there is none."""
+"""Bytes of the message that follow, 0 if it lies in memory, and of that memory, 0 if there is none."""
 
 
 class Channel(Generic[Heard]):
@@ -53,28 +56,20 @@ class Channel(Generic[Heard]):
             RunFailed: there is no memory for its tensors.
         """
         packed = pack(message)
-        whole = len(packed.head) > MAX_HEAD_BYTES
-        nbytes = packed.whole_nbytes if whole else packed.nbytes
-        frame = _FRAME.pack(0 if whole else len(packed.head), nbytes)
-        frame += b"" if whole else packed.head
-        descriptor = None
-        try:
-            if nbytes:
-                try:
-                    descriptor, memory = make_memory(nbytes)
-                    (packed.write_whole if whole else packed.write)(memory)
-                except (OSError, ValueError) as error:  # not that nobody reads
-                    raise RunFailed(
-                        f"no memory for a message of {nbytes:,} bytes: {error}"
-                    ) from error
+        if not packed.nbytes and len(packed.head) <= MAX_HEAD_BYTES:
             with self._sending:
-                sent = 0
-                if descriptor is not None:
-                    sent = socket.send_fds(self.end, [frame[:4096]], [descriptor])
-                self.end.sendall(frame[sent:])
-        finally:
-            if descriptor is not None:
-                os.close(descriptor)
+                self.end.sendall(_FRAME.pack(len(packed.head), 0) + packed.head)
+            return
+        nbytes = packed.whole_nbytes
+        with ExitStack() as stack:
+            try:
+                descriptor, memory = make_memory(nbytes)
+                stack.callback(os.close, descriptor)
+                packed.write_whole(memory)
+            except (OSError, ValueError) as error:  # not that nobody reads
+                raise RunFailed(f"no memory for a message of {nbytes:,} bytes: {error}") from error
+            with self._sending:
+                socket.send_fds(self.end, [_FRAME.pack(0, nbytes)], [descriptor])
 
     def receive(self) -> list[Heard]:
         """Wait for something to come and return the whole messages; none left and `closed`: it is over.
@@ -84,8 +79,6 @@ class Channel(Generic[Heard]):
         """
         try:
             data, descriptors, _, _ = socket.recv_fds(self.end, READ_BYTES, MAX_DESCRIPTORS)
-        except BlockingIOError:
-            return []
         except OSError:
             data, descriptors = b"", []
         self._descriptors.extend(descriptors)
@@ -105,23 +98,31 @@ class Channel(Generic[Heard]):
         return found
 
     def _message(self, head: bytes, nbytes: int) -> Heard:
-        memory = None
-        if nbytes:
-            descriptor = self._descriptors.popleft()
-            try:
-                memory = mmap.mmap(descriptor, nbytes)
-            finally:
-                os.close(descriptor)
-        if head:
-            return cast("Heard", Head(head).unpack(self._hears, memory))
-        return cast("Heard", from_whole(memory or b"", self._hears))
+        if not nbytes:
+            return cast("Heard", Head(head).unpack(self._hears))
+        descriptor = self._descriptors.popleft()
+        try:
+            memory = mmap.mmap(descriptor, nbytes)
+        finally:
+            os.close(descriptor)
+        return cast("Heard", from_whole(memory, self._hears))
 
-    def end_with_other_end(self) -> None:
-        """End this process when the other end is closed, without writing anything; what comes until then is not read."""
+    def end_with_other_end(
+        self, take: Callable[[Heard | RunFailed], object] = lambda _: None
+    ) -> None:
+        """End this process when the other end is closed, without writing anything.
+
+        Args:
+            take: takes what comes until then, or why it cannot be read, in a thread of its own.
+        """
 
         def wait() -> None:
             while not self.closed:
-                self.receive()
+                try:
+                    for message in self.receive():
+                        take(message)
+                except RunFailed as error:
+                    take(error)
             os._exit(1)
 
         threading.Thread(target=wait, daemon=True).start()

@@ -14,6 +14,7 @@ from gossamer.links.wire import Address
 from gossamer.roles.acting_group import Episode
 from gossamer.run.checkpoint_contents import InitialState
 from gossamer.run.host_protocol import Event, Failed, Notice
+from gossamer.run.placements.learners_memory import Sizes
 from gossamer.spec import EnvSpec
 from gossamer.system.blocks import Place
 from gossamer.system.messages import Message
@@ -26,8 +27,7 @@ class LearnerTask(Message, frozen=True):
     plan: Plan
     ranks: tuple[int, int]
     """Its first learner, and the one behind its last."""
-    mixed_sizes: tuple[int, int]
-    policy_sizes: tuple[int, int]
+    sizes: Sizes
     overlaps: bool
     """Acting and learning side by side, which needs a second core."""
     transport: str
@@ -36,7 +36,6 @@ class LearnerTask(Message, frozen=True):
     """File, or HOST:PORT, at which the members of a collective find each other."""
     process: int = 0
     """Index among the processes of this machine that share its memory."""
-    num_processes: int = 1
     blocks: tuple[int, ...] = ()
     """File descriptors: of the lock on the run folder, which is kept open; of the memory of mailboxes, versions and
     orders; then of every learner's part of each shared replay."""
@@ -70,8 +69,8 @@ class ActorTask(Message, frozen=True):
     """File descriptors: of the parameters' memory, of the actors' signs of life, and of every slot that it writes."""
     places: list[Place]
     """Where the fields of a slot lie."""
-    whole: bool
-    """Slots have the columns of all actors, and it writes its own; otherwise they are its own."""
+    columns: tuple[int, int]
+    """Its first column of a slot, and the one behind its last: a slot has those of all actors, or its own alone."""
     sizes: tuple[int, int]
     """float32 and float64 numbers of the parameters and moments."""
     restarts: int

@@ -26,11 +26,10 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from types import FrameType
 
 PR_SET_PDEATHSIG = 1
 MAX_DESCRIPTORS = 200
@@ -91,15 +90,6 @@ class Copy:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
 
-    def wait(self, seconds: float) -> int:
-        """Wait for its end and return the exit code; raise TimeoutExpired."""
-        give_up = time.monotonic() + seconds
-        while (code := self.poll()) is None:
-            if time.monotonic() > give_up:
-                raise subprocess.TimeoutExpired("a copy of the fork server", seconds)
-            time.sleep(0.005)
-        return code
-
 
 class ForkServer:
     """A process's end of a fork server.
@@ -125,20 +115,7 @@ class ForkServer:
         # numpy's threads would not survive being copied.
         environment["OPENBLAS_NUM_THREADS"] = "1"
         with theirs:
-            self._popen = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    "-m",
-                    __name__,
-                    str(theirs.fileno()),
-                    str(os.getpid()),
-                    COPIES,
-                ],
-                pass_fds=(theirs.fileno(),),
-                env=environment,
-                start_new_session=True,  # a terminal's Ctrl-C is for the supervisor
-            )
+            self._popen = start_anew(COPIES, theirs, (), environment)
         return ours
 
     @property
@@ -149,12 +126,7 @@ class ForkServer:
         return ours and there and self.key == _key()
 
     def copy(
-        self,
-        end: socket.socket,
-        blocks: Sequence[int],
-        environment: Mapping[str, str],
-        *,
-        starts_others: bool = False,
+        self, end: socket.socket, blocks: Sequence[int], environment: Mapping[str, str]
     ) -> Copy | None:
         """Return a new process that serves whoever is at the other end of a socket; None if it cannot be had.
 
@@ -162,7 +134,6 @@ class ForkServer:
             end: of the socket, for the new process.
             blocks: descriptors that it is to have.
             environment: its variables.
-            starts_others: it may ask the fork server for copies too.
         """
         folder = ""
         with suppress(OSError):  # it was removed
@@ -176,7 +147,6 @@ class ForkServer:
                 "folder": folder,
                 "cores": sorted(os.sched_getaffinity(0)),
                 "descriptors": len(descriptors),
-                "starts_others": starts_others,
             }
             packet = json.dumps(request).encode()
             if len(packet) > MAX_REQUEST_BYTES:
@@ -190,17 +160,12 @@ class ForkServer:
                     return None
                 give_up = time.monotonic() + ANSWER_SECONDS
                 try:
-                    while not self._answers and not self.closed:
+                    while not (self._answers or self.closed) and time.monotonic() < give_up:
                         self._receive(0.1)
-                        if time.monotonic() > give_up:
-                            self._give_up()
-                except BaseException:
-                    # The answer would be taken for that to the next request.
-                    self._give_up()
-                    raise
-                if not self._answers:
-                    return None
-                pid = self._answers.pop()
+                finally:
+                    if not self._answers:  # a late one would be taken for that to the next request
+                        self._give_up()
+                pid = self._answers.pop() if self._answers else None
         return Copy(self, pid) if pid else None
 
     def code_of(self, pid: int) -> int | None:
@@ -243,6 +208,25 @@ class ForkServer:
             seconds = 0.0
 
 
+def start_anew(
+    role: str, end: socket.socket, blocks: Sequence[int], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a Python of its own, which imports for seconds before it serves in its role.
+
+    Args:
+        role: COPIES, learner or actor.
+        end: of the socket, for the new process.
+        blocks: descriptors that it is to have.
+        environment: its variables.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", __name__, str(end.fileno()), str(os.getpid()), role],
+        pass_fds=(end.fileno(), *blocks),
+        env=environment,
+        start_new_session=True,  # a terminal's Ctrl-C is for the supervisor
+    )
+
+
 _server: ForkServer | None = None
 _making = threading.Lock()
 
@@ -250,7 +234,7 @@ _making = threading.Lock()
 def fork_server() -> ForkServer | None:
     """Return this process's fork server, which is made and begins to import if there is none; None if none can be."""
     global _server
-    if sys.platform != "linux" or not _has_handles():
+    if sys.platform != "linux":
         return None
     with _making:
         if _server is not None and not _server.usable:
@@ -258,6 +242,7 @@ def fork_server() -> ForkServer | None:
             _server = None
         if _server is None:
             with suppress(OSError):
+                os.close(os.pidfd_open(os.getpid()))  # not before Linux 5.3, nor in some sandboxes
                 _server = ForkServer()
         return _server
 
@@ -281,14 +266,6 @@ def ignore_signals() -> None:
     # STOP_SIGNALS of `gossamer.machine`, which is not imported yet
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _has_handles() -> bool:
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except OSError:  # Linux before 5.3, or a sandbox
-        return False
-    return True
 
 
 def _key() -> dict[str, str]:
@@ -317,15 +294,13 @@ def ready(descriptors: Iterable[int], seconds: float | None) -> set[int]:
     return {descriptor for descriptor, _ in found}
 
 
-def _hear(asker: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return a request for a copy and the descriptors that came with it; raise EOFError when nobody asks any more."""
+def _hear(asker: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    """Return a request for a copy and the descriptors that came with it; None when nobody asks any more."""
     try:
         data, descriptors, _, _ = socket.recv_fds(asker, MAX_REQUEST_BYTES, MAX_DESCRIPTORS + 3)
     except ConnectionResetError:  # killed with something unread
         data, descriptors = b"", []
-    if not data:
-        raise EOFError
-    return json.loads(data), descriptors
+    return (json.loads(data), descriptors) if data else None
 
 
 def _tell(asker: socket.socket, message: dict[str, Any]) -> None:
@@ -334,21 +309,11 @@ def _tell(asker: socket.socket, message: dict[str, Any]) -> None:
         asker.send(json.dumps(message).encode())
 
 
-class _Begun(NamedTuple):
-    """Descriptors and sockets that a copy begins with."""
-
-    channel: int
-    """Descriptor of the socket to whoever has asked for it."""
-    blocks: tuple[int, ...]
-    server: socket.socket | None
-    """Its own end of the fork server, if it may ask for copies."""
-
-
-def _serve(supervisor: socket.socket) -> _Begun:
-    """Make copies until the supervisor has gone; return, in a copy, what it begins with."""
+def _serve(supervisor: socket.socket) -> tuple[int, tuple[int, ...], socket.socket]:
+    """Make copies until the supervisor has gone; return, in a copy, what it begins with, as `child.serve` takes it."""
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
-    signal.signal(signal.SIGCHLD, _nothing)  # but for the wakeup
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # but for the wakeup
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     us = os.getpid()
     # Ends of those that ask for copies, by process; the supervisor's has our own number.
@@ -362,37 +327,33 @@ def _serve(supervisor: socket.socket) -> _Begun:
         for who, asker in list(askers.items()):
             if asker.fileno() not in readable:  # or closed by now
                 continue
-            try:
-                told, descriptors = _hear(asker)
-            except EOFError:
+            if (heard := _hear(asker)) is None:
                 if asker is supervisor:
                     os._exit(0)
                 askers.pop(who).close()
                 continue
-            pid, ours, theirs = None, None, None
+            told, descriptors = heard
+            pid, ends = None, tuple[socket.socket, ...]()
             with suppress(OSError):  # too many files are open, or too many processes run
-                if told["starts_others"]:
-                    ours, theirs = _packet_sockets()
+                ends = _packet_sockets()
                 if len(descriptors) == told["descriptors"]:  # else the system has left some out
                     pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for one in (woken, wakes, ours, *askers.values()):
-                    if one is not None:
-                        one.close()
+                for one in (woken, wakes, ends[0], *askers.values()):
+                    one.close()
                 end_with(us)
-                return _become(told, descriptors, theirs)
+                channel, output, errors, *blocks = descriptors
+                _become(told, output, errors)
+                return channel, tuple(blocks), ends[1]
+            if pid is not None:
+                asked_by[pid], askers[pid] = who, ends[0]
+                ends = ends[1:]
+            for end in ends:
+                end.close()
             for descriptor in descriptors:
                 os.close(descriptor)
-            if theirs is not None:
-                theirs.close()
-            if pid is not None:
-                asked_by[pid] = who
-                if ours is not None:
-                    askers[pid] = ours
-            elif ours is not None:
-                ours.close()
             _tell(asker, {"pid": pid})
 
 
@@ -409,14 +370,8 @@ def _bury(askers: dict[int, socket.socket], asked_by: dict[int, int]) -> None:
                 _tell(asker, {"pid": pid, "code": code})
 
 
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    pass
-
-
-def _become(
-    request: dict[str, Any], descriptors: list[int], server: socket.socket | None
-) -> _Begun:
-    """Take over what a process of its own would have begun with."""
+def _become(request: dict[str, Any], output: int, errors: int) -> None:
+    """Take over what a process of its own would have begun with, the descriptors that it writes to among it."""
     import random
 
     import numpy as np
@@ -428,14 +383,12 @@ def _become(
     with suppress(OSError):
         os.chdir(request["folder"])
     os.sched_setaffinity(0, request["cores"])
-    channel, *streams = descriptors[:3]
-    for number, stream in zip((1, 2), streams, strict=True):
+    for number, stream in ((1, output), (2, errors)):
         os.dup2(stream, number)
         os.close(stream)
     # Nobody else begins with the same draws, where an environment uses what a library shares out.
     random.seed()
     np.random.seed()  # noqa: NPY002
-    return _Begun(channel, tuple(descriptors[3:]), server)
 
 
 def import_ahead() -> None:
@@ -468,8 +421,7 @@ def _main(descriptor: int, parent: int, role: str) -> int:
     import_ahead()
 
     # From here on the closed socket tells, whichever thread of the supervisor has started us.
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
     gc.freeze()  # a collector that touched every object would unshare its memory
     gc.enable()
     return serves.serve(*_serve(socket.socket(fileno=descriptor)))

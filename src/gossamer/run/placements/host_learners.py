@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,14 +19,13 @@ from gossamer.run.placements.actor_team import ActorTeam
 from gossamer.run.placements.learners_memory import Memory, Sizes
 from gossamer.run.resume import resumes_exactly
 from gossamer.system.devices import PageLocked
-from gossamer.system.signs import PATIENCE_SECONDS
 
 VERSIONS_REMEMBERED = 100_000
 """An evaluation may end this many versions after its own."""
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.links.collective import Collective
     from gossamer.roles.acting_group import Episode
-    from gossamer.run.placements.remote_actor import RemoteActorPlacer
+    from gossamer.run.placements.child_protocol import ActorTask
+    from gossamer.run.placements.remote_actor import RemoteActor, TeamMemory
     from gossamer.spec import EnvSpec
 
 
@@ -45,26 +46,31 @@ class HostLearners:
 
     parts: list[LearnerBundle]
     """Learners in this process, and what serves each of them."""
-    stop: StopSignal
     memory: Memory | None
     """Mailboxes that learners mix through, and everyone's newest policy; None for one learner."""
     exact: bool
     """Whether a snapshot can be continued exactly."""
-    seed: int
-    patience_seconds: float = PATIENCE_SECONDS
+    config: TrainConfig
+    episodes: deque[tuple[int, Episode]] = field(default_factory=deque)
+    """Finished training episodes, with the rank of the learner of each, that nobody has taken yet; actors add to them."""
     on_write: Callable[[], None] = lambda: None
     """As a `Mailbox` has it."""
-    threads: list[threading.Thread] = field(default_factory=list)
-    """Threads of roles; one that does not end is left to whatever it is at."""
+    acting: threading.Thread | None = None
+    """Thread of the actor, if it has one; that is left to whatever it is at if it does not end."""
     behind: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Updates and env steps behind each version of the first learner that was published here."""
     page_locked: PageLocked | None = None
     """Mailboxes to which a GPU copies messages straight; None: none of them has messages."""
 
     @property
+    def stop(self) -> StopSignal:
+        """Ends whatever a role waits for."""
+        return self.first.stop
+
+    @property
     def stuck(self) -> bool:
-        """Whether a role is still at something."""
-        return any(thread.is_alive() for thread in self.threads)
+        """Whether the actor is still at something."""
+        return self.acting is not None and self.acting.is_alive()
 
     @property
     def first(self) -> LearnerBundle:
@@ -84,30 +90,14 @@ class HostLearners:
         reached = [parts.learner.env_steps >= env_steps for parts in self.parts]
         return any(reached) if self.first.learner.topology.talks else all(reached)
 
-    @property
-    def version(self) -> int:
-        """Version of the first learner of this process."""
-        return self.first.learner.version
-
-    @property
-    def updates(self) -> int:
-        """Updates of the first learner of this process."""
-        return self.first.learner.update
-
-    @property
-    def names(self) -> list[str]:
-        """Names of the tensors of a policy."""
-        return self.first.policy.shared_names()
-
     def _mailbox(self, parts: LearnerBundle) -> Mailbox:
         assert self.memory is not None
-        learner, patience = parts.learner, self.patience_seconds
         return Mailbox(
             self.memory.boxes,
-            learner.rank,
+            parts.learner.rank,
             self.stop,
-            patience_seconds=patience,
-            sign=learner.sign,
+            patience_seconds=self.config.patience_seconds,
+            sign=parts.learner.sign,
             on_write=self.on_write,
         )
 
@@ -124,21 +114,42 @@ class HostLearners:
             device = self.first.policy.device
             self.page_locked = PageLocked(self.memory.boxes.memory, device)
         for parts in self.parts:
-            rank = parts.learner.rank
-            learner = parts.learner
-            learner.join(self._mailbox(parts), seed=self.seed, late=late, collective=collective)
+            learner, seed = parts.learner, self.config.seed
+            learner.join(self._mailbox(parts), seed=seed, late=late, collective=collective)
             topology = learner.topology
             if late and topology.staleness == 0 and topology.every == "updates":
-                others = [x for x in range(self.memory.boxes.num_learners) if x != rank]
+                others = [x for x in range(self.config.num_learners) if x != learner.rank]
                 learner.version = self.memory.versions.version_at(learner, others)
+
+    def take_over(self, parts: LearnerBundle, donors: Sequence[int]) -> None:
+        """Give a new learner the average policy of its donors and the env steps of the dead one.
+
+        Its version goes on from the newest of the dead one and its donors; its optimizer is new.
+
+        Args:
+            parts: the new learner, under the dead one's rank, and what serves it.
+            donors: ranks of those that it ever hears and that live; all others, or itself alone, if there are none.
+        """
+        assert self.memory is not None
+        learner, versions, boxes = parts.learner, self.memory.versions, self.memory.boxes
+        versions.average(parts.policy.shared_tensors(), donors)
+        parts.policy.refresh()
+        own = boxes.env_steps(learner.rank)
+        everyone = sum(map(boxes.env_steps, range(boxes.num_learners)))
+        learner.take_over(
+            update=max(map(versions.updates, (*donors, learner.rank))),
+            # Later than what the dead one showed, of which the newest is what all look at.
+            version=max(*map(versions.newest, donors), versions.newest(learner.rank) + 1),
+            own_env_steps=own,
+            env_steps=everyone if learner.topology.talks else own * boxes.num_learners,
+        )
+        parts.actor.env_steps = own
+        learner.replay.take_over(inserted=own // parts.unroll_length, draws=learner.version)
 
     def publish(self, parts: LearnerBundle) -> None:
         """Show a learner's version to its actors, and to all who look at the run."""
-        learner, tensors, version = (
-            parts.learner,
-            parts.policy.shared_tensors(),
-            parts.learner.version,
-        )
+        learner, tensors = parts.learner, parts.policy.shared_tensors()
+        version = learner.version
         if parts is self.first:
             self.behind[version] = (learner.update, learner.env_steps)
             self.behind.pop(version - VERSIONS_REMEMBERED, None)
@@ -167,74 +178,56 @@ class HostLearners:
                 stack.callback(parts.close)
 
 
-def build_local_learners(
+def build_learners(
     config: TrainConfig,
     spec: EnvSpec,
     plan: Plan,
+    ranks: range | None = None,
     *,
-    on_episode: Callable[[Episode, int], None],
-    torso: torch.nn.Module | None = None,
-    start: bool = True,
     say: Callable[[str], None] = lambda _: None,
+    torso: torch.nn.Module | None = None,
+    restarts: int = 0,
+    start: bool = True,
+    memory: Sequence[mmap.mmap] = (),
+    shared: Blocks = (),
+    placer: Callable[[ActorTask, TeamMemory], RemoteActor] | None = None,
 ) -> HostLearners:
-    """Build all learners of a run in this process.
+    """Build some learners of a run, what serves them, and what joins them with all others.
 
     Args:
         config: of the run.
         spec: of its environment.
         plan: what "auto" became.
-        on_episode: told every finished training episode and whose it is.
-        torso: the user's own feature layers.
-        start: as in `build_env_groups`.
+        ranks: of the learners; None: all, which share memory of this process.
         say: told when an actor is replaced, and what its environments are at.
+        torso: the user's own feature layers.
+        restarts: as in `build_bundle`.
+        start: as in `build_env_groups`.
+        memory: blocks that all learners map, as `Memory` takes them.
+        shared: as in `build_mix`.
+        placer: as `ActorTeam` has it.
     """
-    stop, size = StopSignal(), config.num_learners
-    shared: list[list[mmap.mmap]] = []
-    if size > 1 and any(getattr(s, "shared", False) for s in config.replays):
+    size = config.num_learners
+    if ranks is None and size > 1 and any(getattr(s, "shared", False) for s in config.replays):
         blocks = shared_blocks(config, spec, build_policy(config, spec, torso))
         shared = [[make_block(nbytes, path) for _ in range(size)] for nbytes, path in blocks]
-    made = build_learners(
-        config, spec, plan, range(size), stop,
-        on_episode=on_episode, torso=torso, start=start, shared=shared, say=say,
-    )  # fmt: skip
-    first = made[0]
-    memory = None
-    if size > 1:
-        sizes = Sizes.of(first.learner)
-        blocks = [mmap.mmap(-1, n) for n in sizes.nbytes(size)]
-        memory = Memory(blocks, config, sizes, first.policy.shared_tensors())
-
-    exact = resumes_exactly(config, spec, plan)
-    return HostLearners(made, stop, memory, exact, config.seed, config.patience_seconds)
-
-
-def build_learners(
-    config: TrainConfig,
-    spec: EnvSpec,
-    plan: Plan,
-    ranks: range,
-    stop: StopSignal,
-    *,
-    on_episode: Callable[[Episode, int], None],
-    torso: torch.nn.Module | None = None,
-    restarts: int = 0,
-    start: bool = True,
-    shared: Blocks = (),
-    say: Callable[[str], None],
-    placer: RemoteActorPlacer | None = None,
-) -> list[LearnerBundle]:
-    """Build some learners and what serves them; arguments as in `build_local_learners`, `build_bundle` and `ActorTeam`."""
     made: list[LearnerBundle] = []
-    team = None
+    episodes: deque[tuple[int, Episode]] = deque()
+    stop, team = StopSignal(), None
     if plan.actors:
         team = partial(ActorTeam, config, spec, plan, say=say, placer=placer)
-    for rank in ranks:
+    for rank in ranks or range(size):
 
         def told(episode: Episode, rank: int = rank) -> None:
-            on_episode(replace(episode, env=episode.env + rank * plan.num_envs), rank)
+            episodes.append((rank, replace(episode, env=episode.env + rank * plan.num_envs)))
 
         made.append(
             build_bundle(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
                         restarts=restarts, start=start, shared=shared, team=team)
         )  # fmt: skip
-    return made
+    joined = None
+    if memory or size > 1:
+        sizes = Sizes.of(made[0].learner)
+        memory = memory or [mmap.mmap(-1, n) for n in sizes.nbytes(size)]
+        joined = Memory(memory, config, sizes, made[0].policy.shared_tensors())
+    return HostLearners(made, joined, resumes_exactly(config, spec, plan), config, episodes)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gossamer.links.stopping import Stopped
 from gossamer.run import snapshot
@@ -13,7 +11,6 @@ from gossamer.run.host_protocol import (
     FINAL,
     ActorProcesses,
     Done,
-    Notice,
     ProgressReport,
     Snapshot,
     SnapshotSent,
@@ -23,8 +20,6 @@ from gossamer.run.placements.metric_rows import Rows
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from gossamer.config import TrainConfig
-    from gossamer.roles.acting_group import Episode
     from gossamer.run.host_protocol import Event
     from gossamer.run.placements.host_learners import HostLearners
     from gossamer.run.placements.orders import SharedOrders
@@ -37,11 +32,9 @@ class HostLoop:
     """The learners of a host, a step of which is one version or one order.
 
     Args:
-        config: of the run.
         learners: the learners.
         versions: learns a version whenever it is advanced.
         orders: what the supervisor asks.
-        host: index of this host.
         here: the supervisor is in this process. It is told episodes at once, and snapshots are copies; otherwise they
             are copied by whoever sends them.
         before_snapshot: called before one is taken.
@@ -49,35 +42,20 @@ class HostLoop:
 
     def __init__(
         self,
-        config: TrainConfig,
         learners: HostLearners,
         versions: Generator[None],
         orders: SharedOrders,
         *,
-        host: int = 0,
         here: bool = False,
         before_snapshot: Callable[[], None] = lambda: None,
     ):
-        self._config, self._learners = config, learners
-        self._versions, self._orders = versions, orders
-        self._host, self._here, self._before_snapshot = host, here, before_snapshot
+        self._learners, self._versions, self._orders = learners, versions, orders
+        self._here, self._before_snapshot = here, before_snapshot
         self._rows = Rows(learners)
         self._told_at = float("-inf")
-        self._episodes: list[tuple[int, Episode]] = []
-        self._lock = threading.Lock()
-        self._notices: deque[Notice] = deque()
-        self._actors: list[dict[str, int]] = []
+        self._actors: list[dict[str, Any]] = []
         self._has_learnt = self._ended = False
         self._gave_at: float | None = None  # a snapshot, which has not been sent yet
-
-    def on_episode(self, episode: Episode, learner: int) -> None:
-        """Keep a finished episode until the next event."""
-        with self._lock:
-            self._episodes.append((learner, episode))
-
-    def say(self, text: str) -> None:
-        """Keep a line for the user until the next event."""
-        self._notices.append(Notice(text))
 
     def step(self) -> list[Event]:
         """Carry out an order that is due between two versions, or learn a version; return what there is to tell.
@@ -93,7 +71,7 @@ class HostLoop:
             self._versions.close()
             self._raise_error()
             return [Done()]
-        order = self._orders.reach(self._host, self._learners.version)
+        order = self._orders.reach(self._learners.first.learner.version)
         self._ended = self._has_learnt and self._reached_end()
         if order is not None or self._ended:
             self._ended = self._ended or (order is not None and order.ends)
@@ -105,21 +83,21 @@ class HostLoop:
             raise Stopped from None
         self._has_learnt = True
         self._rows.note()
-        # Of a supervisor elsewhere both are told of together: a message costs more than a list.
-        notices: list[Event] = [self._notices.popleft() for _ in range(len(self._notices))]
+        told: list[Event] = []
         actors = [
-            {"rank": parts.learner.rank, **row}
+            {"role": "actor", "rank": parts.learner.rank, **row}
             for parts in self._learners.parts
             for row in parts.actor.processes
         ]
         if actors != self._actors:
             self._actors = actors
-            notices.append(ActorProcesses([{"role": "actor", **row} for row in actors]))
+            told.append(ActorProcesses(actors))
         # At the end all have a last row.
         due = self._row_due() and not self._reached_end()
-        if due or (self._here and self._episodes):
-            return [*notices, self._tell(rows=due)]
-        return notices
+        # A supervisor elsewhere is told of rows and episodes together: a message costs more than a list.
+        if due or (self._here and self._learners.episodes):
+            told.append(self._tell(rows=due))
+        return told
 
     def close(self) -> None:
         """End the roles."""
@@ -127,8 +105,9 @@ class HostLoop:
 
     def _reached_end(self) -> bool:
         # In lock-step all have the same count, unless one was replaced.
-        unequal = self._config.topology.staleness == 0 and self._orders.has_replacement
-        return not unequal and self._learners.has_learnt(self._config.total_env_steps)
+        config = self._learners.config
+        unequal = config.topology.staleness == 0 and self._orders.has_replacement
+        return not unequal and self._learners.has_learnt(config.total_env_steps)
 
     def _row_due(self) -> bool:
         return time.monotonic() - self._told_at >= ROW_SECONDS
@@ -136,8 +115,8 @@ class HostLoop:
     def _tell(self, *, rows: bool, last: bool = False) -> ProgressReport:
         if rows:
             self._told_at = time.monotonic()
-        with self._lock:
-            episodes, self._episodes = self._episodes, []
+        waiting = self._learners.episodes
+        episodes = [waiting.popleft() for _ in range(len(waiting))]
         return ProgressReport(self._rows.make(last=last) if rows else [], episodes, last)
 
     def _save(self, number: int) -> list[Event]:

@@ -22,14 +22,9 @@ class Layout:
     """Cores for each process; on a cluster for each host that has as many learners as the first."""
     cores: tuple[tuple[int, ...], ...]
     """Their hardware threads, by process; empty: any, where the system does not let us choose."""
+    overlaps: bool
+    """Each process has one learner, and acting has a core beside it."""
     on_cluster: bool = False
-    remote_actors: bool = False
-    """Actors have cores of their own, on any machine of the cluster."""
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether each process has one learner, and acting has a core beside it."""
-        return len(self.ranks[0]) == 1 and (self.share > 1 or self.remote_actors)
 
     def __str__(self) -> str:
         several = len(self.ranks) > 1
@@ -52,12 +47,15 @@ def layout_of(config: TrainConfig) -> Layout | None:
     if not per:
         per = 1 if size <= 2 * total else math.ceil(size / total)
     ranks = tuple(range(first, min(first + per, size)) for first in range(0, size, per))
-    known = cpus_by_core() if can_pin() else []
-    share = max(total // len(ranks), 1)
+    alone = len(ranks[0]) == 1
     if on_cluster:
-        remote = bool(config.actors_per_learner and config.cluster.cpus_per_actor)
-        each = config.cluster.cpus_per_learner or max(total // size, 1)
-        return Layout(ranks, len(ranks[0]) * each, ((),) * len(ranks), True, remote)
+        share = len(ranks[0]) * (config.cluster.cpus_per_learner or max(total // size, 1))
+        # Actors may have cores of their own, on any machine.
+        remote = config.actors_per_learner and config.cluster.cpus_per_actor
+        overlaps = alone and (share > 1 or bool(remote))
+        return Layout(ranks, share, ((),) * len(ranks), overlaps, on_cluster=True)
+    share = max(total // len(ranks), 1)
+    known = cpus_by_core() if can_pin() else []
     # Where some cores would have more processes than others, the system does better; and of a quota, which is worth
     # fewer cores than there are, other containers may use the rest.
     even = len(known) == total and (len(ranks) <= total or len(ranks) % total == 0)
@@ -65,7 +63,7 @@ def layout_of(config: TrainConfig) -> Layout | None:
         tuple(cpu for j in range(share) for cpu in known[(i * share + j) % total]) if even else ()
         for i in range(len(ranks))
     )
-    return Layout(ranks, share, cores)
+    return Layout(ranks, share, cores, overlaps=alone and share > 1)
 
 
 def transport_of(config: TrainConfig, layout: Layout, device: str) -> str:

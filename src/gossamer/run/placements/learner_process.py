@@ -9,6 +9,7 @@ import dataclasses
 import mmap
 import os
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,20 +18,16 @@ from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import BEATS, JOIN_AHEAD_BY_MAIL, Mailboxes
-from gossamer.links.stopping import StopSignal
 from gossamer.machine import has_bf16, keep_freed_memory, use_threads
 from gossamer.run import snapshot
 from gossamer.run.host_protocol import Done, Failed, Notice, Ready
-from gossamer.run.placements.child_protocol import MessagesWritten, PlaceActor
-from gossamer.run.placements.host_learners import HostLearners, build_learners
+from gossamer.run.placements.child_protocol import MessagesWritten
+from gossamer.run.placements.host_learners import build_learners
 from gossamer.run.placements.host_loop import HostLoop
-from gossamer.run.placements.learners_memory import Memory, Sizes
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
 from gossamer.run.placements.orders import SharedOrders
-from gossamer.run.placements.remote_actor import RemoteActorPlacer
-from gossamer.run.placements.takeover import take_over
-from gossamer.run.resume import resumes_exactly
+from gossamer.run.placements.remote_actor import RemoteActor
 from gossamer.run.stopping import Stop, Watch, Watched, cause_of
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.signs import all_signs
@@ -56,14 +53,13 @@ def work(channel: Channel[Any], task: LearnerTask) -> None:
     if plan.device != "cpu":
         _need_gpu(channel, plan, task.machine)
         use_deterministic_algorithms(config.deterministic)
-    sizes = Sizes(task.mixed_sizes, task.policy_sizes)
     # The first one is the lock on the run folder, which is open as long as this process lives.
-    blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks[1:]]
-    boxes = Mailboxes(blocks[0], config.num_learners, sizes.mixed)
+    blocks = [mmap.mmap(fd, 0) for fd in task.blocks[1:]]
+    boxes = Mailboxes(blocks[0], config.num_learners, task.sizes.mixed)
     for rank in range(*task.ranks):
         boxes.set_process_leader(rank, task.ranks[0])
     with Watch(config.patience_seconds, _Watched(channel, boxes, task.ranks[0]), Stop()):
-        _learn(channel, task, config, plan, blocks, sizes)
+        _learn(channel, task, config, blocks)
 
 
 class _Watched(Watched):
@@ -89,19 +85,12 @@ def _need_gpu(channel: Channel[Any], plan: Plan, machine: str) -> None:
             "torch for CUDA and NVIDIA's driver there"
         )
     if plan.precision == "bf16" and not has_bf16("cuda"):
-        text = (
-            f"{torch.cuda.get_device_name()} {where} emulates bf16, which is slow: --precision fp32"
-        )
-        channel.send(Notice(text))
+        name = torch.cuda.get_device_name()
+        channel.send(Notice(f"{name} {where} emulates bf16, which is slow: --precision fp32"))
 
 
 def _learn(
-    channel: Channel[Any],
-    task: LearnerTask,
-    config: TrainConfig,
-    plan: Plan,
-    blocks: list[mmap.mmap],
-    sizes: Sizes,
+    channel: Channel[Any], task: LearnerTask, config: TrainConfig, blocks: list[mmap.mmap]
 ) -> None:
     spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
     if task.differs is None:
@@ -109,38 +98,34 @@ def _learn(
     else:
         spec = dataclasses.replace(spec, differs=task.differs)
     size, parts_of_replays = config.num_learners, blocks[3:]
-    loop: HostLoop
     placer = None
     if task.machine and config.cluster.cpus_per_actor:
-        placer = RemoteActorPlacer(task.machine, lambda actor: channel.send(PlaceActor(actor)))
+        placer = partial(RemoteActor, here=task.machine, ask=channel.send)
     # One that takes over draws from streams of its own, also in its first incarnation: its episodes are nobody's from before.
     restarts = max(task.incarnation, 1) if task.donors else 0
-    parts = build_learners(
+    learners = build_learners(
         config,
         spec,
-        plan,
+        task.plan,
         range(*task.ranks),
-        StopSignal(),
-        on_episode=lambda episode, learner: loop.on_episode(episode, learner),
-        restarts=restarts,
         say=lambda text: channel.send(Notice(text)),
-        placer=placer,
+        restarts=restarts,
         start=not snapshot.is_repeatable(task.initial, spec),
+        memory=blocks[:2],
         shared=[parts_of_replays[i : i + size] for i in range(0, len(parts_of_replays), size)],
+        placer=placer,
     )
-    memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())
+    assert learners.memory is not None
+    boxes = learners.memory.boxes
+    learners.exact &= not task.donors
     if task.machine:
-        memory.boxes.join_ahead = JOIN_AHEAD_BY_MAIL
-    exact = resumes_exactly(config, spec, plan) and not task.donors
-    learners = HostLearners(
-        parts, parts[0].stop, memory, exact, config.seed, config.patience_seconds
-    )
+        boxes.join_ahead = JOIN_AHEAD_BY_MAIL
     if task.machine and config.topology.staleness < FOREVER:
         learners.on_write = lambda: channel.send(MessagesWritten())
     collective = None
     try:
-        for part in parts if task.donors else ():
-            take_over(memory, part, task.donors[part.learner.rank])
+        for parts in learners.parts if task.donors else ():
+            learners.take_over(parts, task.donors[parts.learner.rank])
         if task.initial is not None and not snapshot.restore(learners, task.initial):
             spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
         if task.transport != "memory":
@@ -152,11 +137,10 @@ def _learn(
                 task.transport, task.meeting, task.ranks[0], config.num_learners, interface
             )
         learners.join(late=bool(task.donors), collective=collective)
-        for part in parts:
-            learners.publish(part)
+        for parts in learners.parts:
+            learners.publish(parts)
         versions = (learn_overlapped if task.overlaps else learn_inline)(learners)
-        orders = SharedOrders(blocks[2], task.num_processes)
-        loop = HostLoop(config, learners, versions, orders, host=task.process)
+        loop = HostLoop(learners, versions, SharedOrders(blocks[2], task.process))
         channel.send(Ready(spec.differs))
         event: Event | None = None
         while not isinstance(event, Done):
@@ -171,7 +155,7 @@ def _learn(
         raise
     finally:
         for rank in range(*task.ranks):
-            memory.boxes.mark_left(rank)
+            boxes.mark_left(rank)
         if collective is not None:
             collective.close()
         learners.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.links.mailboxes import Mailboxes
+from gossamer.links.mailboxes import FAR, Mailboxes
 from gossamer.roles.evaluator import Source
 from gossamer.roles.mixer import message_sizes, vectors, views
 from gossamer.topology.base import blend
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gossamer.topology.base import RunPolicy
 
 
-class _Heard(NamedTuple):
+class Heard(NamedTuple):
     """A version that was read, and what is behind it."""
 
     version: int
@@ -69,7 +69,7 @@ class PolicyBoards:
         self._turn += 1
         if learner is not None and learner not in (there := self.present()):
             learner = there[0]
-        heard = self._average(into) if learner is None else self._copy(learner, into)
+        heard = self.average(into, None if learner is None else [learner])
         return Source(heard.version, learner, heard.at)
 
     def present(self) -> list[int]:
@@ -79,16 +79,16 @@ class PolicyBoards:
 
     def newest(self, rank: int) -> int:
         """Return the number of a learner's newest version; -1 before the first."""
-        found = self.boxes.newest(rank, range(1 << 62))
+        found = self.boxes.newest(rank, range(FAR))
         return -1 if found is None else found
 
     def updates(self, rank: int) -> int:
         """Return the updates behind a learner's newest version; 0 before the first."""
-        return self._newest(rank).at[0]
+        return self._read(rank).at[0]
 
     def version_at(self, learner: Learner, others: Sequence[int]) -> int:
         """Return the version that others in lock-step are at when they are at a learner's update."""
-        each, heard = learner.updates_per_version, map(self._newest, others)
+        each, heard = learner.updates_per_version, map(self._read, others)
         found = (x.version - (x.at[0] - learner.update) // each for x in heard if x.version >= 0)
         return max(found, default=0)
 
@@ -101,21 +101,10 @@ class PolicyBoards:
         """Let the next policy to be evaluated be the run's: of independent learners the best one's."""
         self._turn = best or 0 if self._run_policy == "best" else self._turn + self._turn % 2
 
-    def _copy(self, rank: int, into: list[Tensor]) -> _Heard:
-        heard = self._room()
-        found = self._read(rank, heard)
-        with torch.no_grad():
-            for target, x in zip(into, views(heard, self._like), strict=True):
-                target.copy_(x)
-        return found
-
-    def average(self, into: list[Tensor], ranks: Sequence[int] | None = None) -> int:
-        """Write the average of learners' newest versions into tensors; return the oldest's number."""
-        return self._average(into, ranks).version
-
     @torch.no_grad()
-    def _average(self, into: list[Tensor], ranks: Sequence[int] | None = None) -> _Heard:
-        found: list[_Heard] = []
+    def average(self, into: list[Tensor], ranks: Sequence[int] | None = None) -> Heard:
+        """Write the average of learners' newest versions into tensors, by default of all present; return the oldest."""
+        found: list[Heard] = []
         heard = self._room()
         heard_views = views(heard, self._like)
 
@@ -147,16 +136,19 @@ class PolicyBoards:
     def _room(self) -> tuple[Tensor, Tensor]:
         return vectors(self.boxes.sizes, torch.device("cpu"))
 
-    def _read(self, rank: int, into: tuple[Tensor, Tensor]) -> _Heard:
+    def _read(self, rank: int, into: tuple[Tensor, Tensor] | None = None) -> Heard:
+        """Return a learner's newest version, and copy it if there is where to; -1 before the first."""
+        boxes, every = self.boxes, range(FAR)
         while True:
-            version = self.boxes.read(rank, range(1 << 62), into)
-            assert version is not None, f"learner {rank} has published nothing"
-            if (found := self.boxes.find(rank, range(version, version + 1))) is not None:
-                return _Heard(version, found.notes)
-
-    def _newest(self, rank: int) -> _Heard:
-        found = self.boxes.find(rank, range(1 << 62))
-        return _Heard(-1, (0, 0)) if found is None else _Heard(found.update, found.notes)
+            if (found := boxes.find(rank, every)) is None:
+                assert into is None, f"learner {rank} has published nothing"
+                return Heard(-1, (0, 0))
+            heard = Heard(found.update, found.notes)
+            if (
+                into is None
+                or boxes.read(rank, range(found.update, found.update + 1), into) is not None
+            ):
+                return heard
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ def learn_inline(learners: HostLearners) -> Generator[None]:
     """
     for parts in learners.parts:
         learners.publish(parts)
-    collectors = [_Collector(parts) for parts in learners.parts]
+    collectors = [_collect(parts) for parts in learners.parts]
     while True:
         for collector in collectors:
-            collector.collect()
+            next(collector)
         with threads(1):
             _learn_version(learners)
         for parts in learners.parts:
@@ -46,24 +46,20 @@ def _learn_version(learners: HostLearners) -> None:
         learning = [learner for learner in learning if learner.version == versions[learner.rank]]
 
 
-class _Collector:
-    """Lets the actor of one learner collect what its lag allows."""
-
-    def __init__(self, parts: LearnerBundle):
-        self._parts = parts
-        self._lag = 1 if parts.plan.lag is None else parts.plan.lag
-        self._began = parts.learner.version
-        self._collected = self._began + len(parts.queue.wait_full(0))
-
-    def collect(self) -> None:
-        parts = self._parts
-        actor, queue = parts.actor, parts.queue
-        while self._collected <= parts.learner.version + self._lag:
+def _collect(parts: LearnerBundle) -> Generator[None]:
+    """Let the actor of one learner collect what its lag allows whenever this is advanced."""
+    actor, queue, lag = parts.actor, parts.queue, parts.plan.lag
+    lag = 1 if lag is None else lag
+    began = parts.learner.version
+    collected = began + len(queue.wait_full(0))
+    while True:
+        while collected <= parts.learner.version + lag:
             slot = queue.slot()
-            oldest = max(self._collected - self._lag, self._began)
+            oldest = max(collected - lag, began)
             version = parts.board.read(oldest, actor.policy.shared_tensors(), exact=True)
             actor.policy.refresh()
             with threads(1):
                 actor.collect(slot, version)
             queue.put(slot)
-            self._collected += 1
+            collected += 1
+        yield

@@ -32,33 +32,28 @@ def learn_overlapped(learners: HostLearners) -> Generator[None]:
 
     It ends by itself when the learners were stopped.
     """
-    with threads(1):
-        yield from _learn(learners)
-
-
-def _learn(learners: HostLearners) -> Generator[None]:
     parts = learners.first
-    learner = parts.learner
-    learners.publish(parts)
-    # On a GPU what acts does not wait for what is being learnt, and goes first: it is little.
-    act = on_own_stream(
-        parts.policy.device,
-        partial(_act, parts, learner.version, len(parts.queue.wait_full(0))),
-        first=True,
-    )
-    learners.threads = [start_thread(parts.stop, "actor", act, low=parts.plan.lag is not None)]
-    try:
-        while True:
-            learner.learn_version()
-            yield  # without publishing: when the run ends here nobody acts past the last checkpoint
-            learners.publish(parts)
-    except (Stopped, GeneratorExit):
-        pass  # another role failed and said so, time is over, or the run
-    finally:
-        parts.stop.stop()
-        for thread in learners.threads:
-            thread.join(JOIN_SECONDS)
-    learners.publish(parts)
+    with threads(1):
+        learners.publish(parts)
+        # On a GPU what acts does not wait for what is being learnt, and goes first: it is little.
+        act = on_own_stream(
+            parts.policy.device,
+            partial(_act, parts, parts.learner.version, len(parts.queue.wait_full(0))),
+            first=True,
+        )
+        acting = start_thread(parts.stop, "actor", act, low=parts.plan.lag is not None)
+        learners.acting = acting
+        try:
+            while True:
+                parts.learner.learn_version()
+                yield  # without publishing: when the run ends here nobody acts past the last checkpoint
+                learners.publish(parts)
+        except (Stopped, GeneratorExit):
+            pass  # another role failed and said so, time is over, or the run
+        finally:
+            parts.stop.stop()
+            acting.join(JOIN_SECONDS)
+        learners.publish(parts)
 
 
 def _act(parts: LearnerBundle, began: int, waiting: int) -> None:

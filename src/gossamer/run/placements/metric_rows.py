@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Rows:
         rows: list[dict[str, Any]] = []
         for i in due:
             learner, spent, before = everyone[i].learner, all_spent[i], self._spent[i]
+            took = now - self._at[i]
             row: dict[str, Any] = {
                 "env_steps": learner.env_steps,
                 "updates": learner.update,
@@ -76,8 +78,7 @@ class Rows:
                 row["learner/env_steps"] = learner.own_env_steps
             if processes := everyone[i].actor.processes:
                 row["learner/actor_restarts"] = sum(x["restarts"] for x in processes)
-            if before and now - self._at[i] >= LEAST_SECONDS:
-                took = max(now - self._at[i], 1e-9)
+            if before and took > LEAST_SECONDS:
                 # A wait counts where it ends, and may have begun before.
                 row |= {name: min((x - before[name]) / took, 1.0) for name, x in spent.items()}
             rows.append(row | _gpu(everyone[i].plan.device))
@@ -110,8 +111,6 @@ def _gpu(device: str) -> dict[str, float]:
     import torch
 
     row: dict[str, float] = {"gpu_memory_bytes": float(torch.cuda.memory_reserved())}
-    try:
+    with suppress(Exception):  # needs NVIDIA's management library, which may be missing
         row["gpu_percent"] = float(torch.cuda.utilization())
-    except Exception:  # noqa: BLE001 - needs NVIDIA's management library, which may be missing
-        return row
     return row

@@ -32,18 +32,19 @@ class SharedOrders:
     """The words, in memory that all processes map.
 
     Args:
-        memory: zeroed when new.
-        num_processes: that hold learners.
+        memory: of `nbytes`, zeroed when new.
+        process: index of this one among those with learners.
     """
 
-    def __init__(self, memory: mmap.mmap, num_processes: int):
-        words = np.frombuffer(memory, np.int64, HEADER + num_processes)
+    def __init__(self, memory: mmap.mmap, process: int = 0):
+        words = np.frombuffer(memory, np.int64)
         self._order, self._reached = words[:HEADER], words[HEADER:]
+        self._process = process
         self._carried_out = 0  # number of the last order that this process has seen to
 
     @staticmethod
     def nbytes(num_processes: int) -> int:
-        """Return how much memory they take."""
+        """Return how much memory they take, of so many processes with learners."""
         return 8 * (HEADER + num_processes)
 
     def announce(self, *, ends: bool, together: bool) -> int:
@@ -89,10 +90,10 @@ class SharedOrders:
         """Let those that are there carry the order out."""
         self._order[SETTLED] = 1
 
-    def reach(self, host: int, version: int) -> Order | None:
-        """Tell that a process has reached a version; return the order to carry out now, if there is one."""
+    def reach(self, version: int) -> Order | None:
+        """Tell that this process has reached a version; return the order to carry out now, if there is one."""
         order = self._order
-        self._reached[host] = version
+        self._reached[self._process] = version
         fence()
         waited = 0.0
         while True:

@@ -47,6 +47,8 @@ class OutOfProcess:
 
     evaluates: Literal["in turn", "beside"] = "beside"
     restore_seconds: float | None = None
+    stuck = False
+    """No role but the evaluator is in this process."""
     memory: Memory
     """Mailboxes and policies of all learners, or a copy of them."""
 
@@ -83,11 +85,6 @@ class OutOfProcess:
         """The newest policies of all learners."""
         return self.memory.versions
 
-    @property
-    def stuck(self) -> bool:
-        """No role but the evaluator is in this process."""
-        return False
-
     def absent(self) -> dict[int, int]:
         """Every learner has its place."""
         return {}
@@ -115,8 +112,7 @@ class OutOfProcess:
             config=to_dict(self.config),
             plan=self.plan,
             ranks=(ranks.start, ranks.stop),
-            mixed_sizes=self.sizes.mixed,
-            policy_sizes=self.sizes.policy,
+            sizes=self.sizes,
             overlaps=self.layout.overlaps,
             transport=self.transport,
             meeting=meeting,

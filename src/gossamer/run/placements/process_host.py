@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from gossamer.run.placements.channel import Channel
     from gossamer.run.placements.child_protocol import ActorTask, LearnerTask
     from gossamer.run.placements.learners_memory import Memory
-    from gossamer.run.placements.spawn import Popen
 
 MARGIN_SECONDS = 5.0
 """A process that gives itself up, or another, knows more about it: the supervisor does so later."""
@@ -65,7 +64,6 @@ class ProcessHost:
             # It needs no memory on the others' GPUs then; several learners choose among all.
             variables["CUDA_VISIBLE_DEVICES"] = _gpu_of(self.ranks.start)
         self.state: HostState
-        self.popen: Popen
         self.channel: Channel[LearnerTold]
         self.popen, self.channel = spawn(task, LearnerTold, variables)
 
@@ -81,8 +79,8 @@ class ProcessHost:
 
     @property
     def fileno(self) -> int:
-        """File descriptor of the socket; -1 when it is closed."""
-        return self.channel.end.fileno()
+        """File descriptor of the socket; -1 when either end is closed."""
+        return -1 if self.channel.closed else self.channel.end.fileno()
 
     def poll(self, *, readable: bool) -> list[Event]:
         """Return what the process has told, and whether it has died; never waits.

@@ -80,7 +80,7 @@ class Processes(OutOfProcess):
     def start(self, load: LoadInitialState) -> None:
         """Start a process for every part of the learners, and hand each its part of the initial state."""
         if self.hosts:  # the group has died, and left the memory as it was
-            self._free_memory()
+            self.close()
             self._make_memory()
             self.stop = StopSignal()
         if self.transport != "memory":
@@ -111,12 +111,7 @@ class Processes(OutOfProcess):
         """Return what processes have told, by index; wait for the first of it a tenth of a second."""
         if self.stop.stopped:
             raise self.stop.error or Stopped
-        listening = [host.fileno for host in self.hosts if host.fileno >= 0]
-        if listening:
-            readable = ready(listening, LOOK_SECONDS)
-        else:
-            readable = set[int]()
-            self.stop.wait(LOOK_SECONDS)
+        readable = ready((x.fileno for x in self.hosts if x.fileno >= 0), LOOK_SECONDS)
         found: list[tuple[int, Event]] = []
         for index, host in enumerate(self.hosts):
             told = map(self._hear_env, host.poll(readable=host.fileno in readable))
@@ -134,7 +129,11 @@ class Processes(OutOfProcess):
 
     def close(self) -> None:
         """Free what outlives processes."""
-        self._free_memory()
+        if self._meeting is not None:
+            self._meeting.cleanup()
+            self._meeting = None
+        while self._descriptors:
+            os.close(self._descriptors.pop())
 
     def _make_memory(self) -> None:
         size = self.config.num_learners
@@ -146,15 +145,7 @@ class Processes(OutOfProcess):
         for nbytes, path in self._shared:
             self._descriptors += [make_shared_block(nbytes, path)[0] for _ in range(size)]
         self.memory = Memory(blocks[:2], self.config, self.sizes, self.policy.shared_tensors())
-        self._orders = SharedOrders(blocks[2], len(self.layout.ranks))
-
-    def _free_memory(self) -> None:
-        if self._meeting is not None:
-            self._meeting.cleanup()
-            self._meeting = None
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = []
+        self._orders = SharedOrders(blocks[2])
 
     def _start(
         self,
@@ -166,7 +157,6 @@ class Processes(OutOfProcess):
         task = replace(
             self._task(index, meeting=f"{self._meeting.name}/meeting" if self._meeting else ""),
             process=index,
-            num_processes=len(self.layout.ranks),
             blocks=(self._hold(), *self._descriptors),
             cores=self.layout.cores[index],
             incarnation=state.incarnation,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -36,6 +35,7 @@ from gossamer.run.placements.child_protocol import (
     Collect,
     Collected,
     LoadState,
+    PlaceActor,
     RemoteReply,
     StillHere,
 )
@@ -55,15 +55,6 @@ _ENDED = -9
 """Exit code of an actor whose connection has ended."""
 
 
-class RemoteActorPlacer(NamedTuple):
-    """Has actors placed on other machines."""
-
-    machine: str
-    """Address of this one, at which they call."""
-    place: Callable[[ActorTask], None]
-    """Has an actor with this task started somewhere; returns at once."""
-
-
 class TeamMemory(NamedTuple):
     """Memory of a learner's process that an actor reads and writes."""
 
@@ -73,6 +64,14 @@ class TeamMemory(NamedTuple):
     """Signs of life, by actor."""
     slots: Sequence[Trajectory]
     """Columns that the actor writes, by their number."""
+
+    def read(self, asked: Collect, held: int, into: Sequence[Tensor]) -> int | None:
+        """Copy the parameters to act with as asked; return their version, None if the one that is held acts on."""
+        if asked.version == held:
+            return None
+        newer = range(held + 1, FAR)
+        one = range(asked.version, asked.version + 1)
+        return self.boxes.read(0, newer if asked.version < 0 else one, into)
 
 
 class TrajectoryPacket:
@@ -114,12 +113,15 @@ class RemoteActor:
     """The learner's end: a child process to the team, and its channel's other end.
 
     Args:
-        task: of the actor, but for the address that it calls.
+        task: of the actor.
         memory: of the team.
-        placer: has it started somewhere.
+        here: this machine's address, at which the actor calls.
+        ask: has an actor started somewhere; returns at once.
     """
 
-    def __init__(self, task: ActorTask, memory: TeamMemory, placer: RemoteActorPlacer):
+    def __init__(
+        self, task: ActorTask, memory: TeamMemory, *, here: str, ask: Callable[[PlaceActor], None]
+    ):
         self.pid, self.machine = 0, ""
         self.returncode: int | None = None
         self._index, self._memory = task.actor, memory
@@ -129,11 +131,9 @@ class RemoteActor:
         ours, theirs = socket.socketpair()
         self.channel: Channel[ActorReply] = Channel(ours, ActorReply)
         self._inner: Channel[ActorRequest] = Channel(theirs, ActorRequest)
-        ours.setblocking(False)
-        listener = Listener(placer.machine)
-        self._serving = threading.Thread(target=self._serve, args=(listener,), daemon=True)
-        self._serving.start()
-        placer.place(replace(task, blocks=(), address=listener.address))
+        listener = Listener(here)
+        threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
+        ask(PlaceActor(replace(task, blocks=(), address=listener.address)))
 
     def poll(self) -> int | None:
         """Return the exit code; None while it is there, or is awaited."""
@@ -144,13 +144,6 @@ class RemoteActor:
         self._closed.set()
         if self._wire is not None:
             self._wire.close()
-
-    def wait(self, seconds: float) -> int:
-        """Wait until the connection has ended; raise TimeoutExpired."""
-        self._serving.join(seconds)
-        if self.returncode is None:
-            raise subprocess.TimeoutExpired("an actor on another machine", seconds)
-        return self.returncode
 
     def _serve(self, listener: Listener) -> None:
         try:
@@ -181,9 +174,8 @@ class RemoteActor:
 
     def _pass_on(self, wire: Wire) -> None:
         """Pass on what the team asks, with the parameters that are to act."""
-        boxes, sent = self._memory.boxes, -1
-        held = vectors(boxes.sizes, torch.device("cpu"))
-        inner = self._inner
+        inner, memory, sent = self._inner, self._memory, -1
+        held = vectors(memory.boxes.sizes, torch.device("cpu"))
         try:
             while not inner.closed:
                 if not ready([inner.end.fileno()], LIFE_SECONDS):
@@ -191,9 +183,7 @@ class RemoteActor:
                     continue
                 for asked in inner.receive():
                     if isinstance(asked, Collect):
-                        wanted = asked.version
-                        newest = range(sent + 1, FAR) if wanted < 0 else range(wanted, wanted + 1)
-                        found = None if wanted == sent else boxes.read(0, newest, held)
+                        found = memory.read(asked, sent, held)
                         if found is not None:
                             sent = found
                             asked = replace(asked, version=found, params=list(held))
@@ -208,12 +198,12 @@ class TcpTeamLink:
     """The actor's end: what it needs of its team, over a connection.
 
     Args:
-        task: of the actor, with the address at which the team waits.
+        task: of the actor.
         slot: memory for a trajectory of its columns.
     """
 
     def __init__(self, task: ActorTask, slot: Trajectory):
-        assert task.address is not None, "they share memory"
+        assert task.address is not None
         self._wire = Wire.call(task.address)
         self._wire.send(ActorLocated(os.getpid(), task.machine))
         self._slot, self._packet = slot, TrajectoryPacket(task.spec, slot)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.run.placements.channel import Channel
 from gossamer.run.placements.child_protocol import LearnerTask
-from gossamer.run.placements.fork_server import MAX_DESCRIPTORS, fork_server
+from gossamer.run.placements.fork_server import MAX_DESCRIPTORS, fork_server, start_anew
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,13 +41,22 @@ def end_children(
     until = time.monotonic() + seconds
     for popen in closing:
         with suppress(subprocess.TimeoutExpired):
-            popen.wait(max(until - time.monotonic(), 0.0))
+            _wait(popen, until - time.monotonic())
     for popen, channel in children:
         channel.close()
         if popen.poll() is None:
             popen.kill()
     for popen, _ in children:
-        popen.wait(JOIN_SECONDS)
+        _wait(popen, JOIN_SECONDS)
+
+
+def _wait(popen: Popen, seconds: float) -> None:
+    """Wait for the end of a process; raise TimeoutExpired."""
+    until = time.monotonic() + seconds
+    while popen.poll() is None:
+        if time.monotonic() > until:
+            raise subprocess.TimeoutExpired("a child process", seconds)
+        time.sleep(0.005)
 
 
 def how_ended(popen: Popen) -> str:
@@ -60,7 +69,7 @@ def how_ended(popen: Popen) -> str:
 def spawn(
     task: LearnerTask | ActorTask, hears: Any, variables: Mapping[str, str] | None = None
 ) -> tuple[Popen, Channel[Any]]:
-    """Start a process and tell it its task; return it, and our end of its channel, which does not block.
+    """Start a process and tell it its task; return it, and our end of its channel.
 
     Args:
         task: with the descriptors that it is to have.
@@ -70,28 +79,12 @@ def spawn(
     ours, theirs = socket.socketpair()
     path = os.pathsep.join(x or str(Path.cwd()) for x in sys.path)  # "" is the present folder
     environment = {**os.environ, "PYTHONPATH": path, **(variables or {})}
-    blocks, learns = task.blocks, isinstance(task, LearnerTask)
+    blocks, role = task.blocks, "learner" if isinstance(task, LearnerTask) else "actor"
     made = fork_server() if len(blocks) <= MAX_DESCRIPTORS else None
     with theirs:
-        copy = None
-        if made is not None:
-            copy = made.copy(theirs, blocks, environment, starts_others=learns)
-        popen: Popen = copy or subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "gossamer.run.placements.fork_server",
-                str(theirs.fileno()),
-                str(os.getpid()),
-                "learner" if learns else "actor",
-            ],
-            pass_fds=(theirs.fileno(), *blocks),
-            env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C is for the supervisor
-        )
+        copy = made.copy(theirs, blocks, environment) if made is not None else None
+        popen: Popen = copy or start_anew(role, theirs, blocks, environment)
     channel: Channel[Any] = Channel(ours, hears)
     with suppress(OSError):  # it is dead already, which those who look after it will see
         channel.send(task)
-    ours.setblocking(False)
     return popen, channel

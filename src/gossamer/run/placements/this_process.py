@@ -6,15 +6,16 @@ import contextlib
 import mmap
 import os
 import time
+from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
 from gossamer.run.checkpoint_contents import RunState
-from gossamer.run.host_protocol import Ready
+from gossamer.run.host_protocol import Notice, Ready
 from gossamer.run.host_state import HostState
-from gossamer.run.placements.host_learners import build_local_learners
+from gossamer.run.placements.host_learners import build_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
@@ -45,6 +46,9 @@ class ThisProcess:
         torso: the user's own feature layers.
     """
 
+    ends_alone = True
+    """Learners know the run's last step by themselves."""
+
     def __init__(
         self,
         config: TrainConfig,
@@ -63,14 +67,14 @@ class ThisProcess:
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
         self.asked_to_stop: Callable[[], bool] = lambda: False
-        self._loop: HostLoop
-        self._learners = learners = build_local_learners(
+        # Also of actors that die while they are brought back.
+        self._notices: deque[Notice] = deque()
+        self._learners = learners = build_learners(
             config,
             spec,
             plan,
-            on_episode=lambda episode, learner: self._loop.on_episode(episode, learner),
             torso=torso,
-            say=lambda text: self._loop.say(text),
+            say=lambda text: self._notices.append(Notice(text)),
             start=not snapshot.is_repeatable(initial, spec),
         )
         self.names, self.stop = learners.first.policy.shared_names(), learners.stop
@@ -85,10 +89,9 @@ class ThisProcess:
         except BaseException:
             learners.close()
             raise
-        self._orders = SharedOrders(mmap.mmap(-1, SharedOrders.nbytes(1)), 1)
+        self._orders = SharedOrders(mmap.mmap(-1, SharedOrders.nbytes(1)))
         versions = learn_inline if self.evaluates == "in turn" else learn_overlapped
         self._loop = HostLoop(
-            config,
             learners,
             versions(learners),
             self._orders,
@@ -104,12 +107,12 @@ class ThisProcess:
     @property
     def version(self) -> int:
         """Version of the first learner."""
-        return self._learners.version
+        return self._learners.first.learner.version
 
     @property
     def updates(self) -> int:
         """Updates of the first learner."""
-        return self._learners.updates
+        return self._learners.first.learner.update
 
     @property
     def boards(self) -> PolicyBoards | None:
@@ -121,11 +124,6 @@ class ThisProcess:
     def stuck(self) -> bool:
         """Whether a role is still at something."""
         return self._learners.stuck
-
-    @property
-    def ends_alone(self) -> bool:
-        """Learners know the run's last step by themselves."""
-        return True
 
     def absent(self) -> dict[int, int]:
         """Every learner has its place."""
@@ -149,9 +147,9 @@ class ThisProcess:
 
     def poll(self) -> list[tuple[int, Event]]:
         """Learn a version, or carry out an order; return what there is to tell."""
-        if self.state.phase == "starting":
-            return [(0, Ready(None))]
-        return [(0, event) for event in self._loop.step()]
+        events = [Ready(None)] if self.state.phase == "starting" else self._loop.step()
+        notices = [self._notices.popleft() for _ in range(len(self._notices))]
+        return [(0, event) for event in (*notices, *events)]
 
     def order(self, *, ends: bool) -> int:
         """Ask the learners to save after the present version; return the order's number."""

@@ -24,7 +24,7 @@ from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
 from gossamer.run.placements.fork_server import ready
-from gossamer.run.placements.learners_memory import Memory, Sizes
+from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, end_processes
 from gossamer.system.messages import from_whole, to_array
@@ -76,13 +76,13 @@ class Agent:
         self._ranks, self._hears = range(*task.ranks), hears
         self._incarnation, self._bare = task.incarnation, task.transport != "memory"
         self._config = config = from_dict(task.config)
-        sizes = Sizes(task.mixed_sizes, task.policy_sizes)
+        sizes = task.sizes
         # In place of the lock on the run folder, which is elsewhere: processes end with their agent.
         made = [make_memory(1)]
         made += map(make_memory, (*sizes.nbytes(config.num_learners), SharedOrders.nbytes(1)))
         self._descriptors, blocks = [x for x, _ in made], [x for _, x in made[1:]]
         self._memory = Memory(blocks[:2], config, sizes, [])
-        self._orders = SharedOrders(blocks[2], 1)
+        self._orders = SharedOrders(blocks[2])
         self._mail = Incoming(self._memory.boxes)
         boxes, boards, ranks = self._memory.boxes, self._memory.versions.boxes, self._ranks
         self._headers = Outgoing(boxes, ranks, incarnation=task.incarnation)
