@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import shutil
 import threading
 from contextlib import suppress
@@ -129,12 +128,8 @@ class CheckpointStore:
     ) -> None:
         """Save as the best policy, or as the candidate, in place of the one before."""
         with self._writing:
-            known = score.half_width is not None and math.isfinite(score.half_width)
-            facts = {
-                "score": score.mean,
-                "episodes": score.episodes,
-                "half_width": score.half_width if known else None,
-            }
+            mean, episodes, half_width = score
+            facts = {"score": mean, "episodes": episodes, "half_width": half_width}
             self._write(name, updates, tensors, state, facts)
 
     def score(self, name: Scored = BEST) -> Score | None:
@@ -159,8 +154,7 @@ class CheckpointStore:
     def discard(self, name: Scored) -> None:
         """Remove the best policy, or the candidate, if there is one."""
         with self._writing:
-            _remove(self.folder / f"{name}.old")
-            _remove(self.folder / name)
+            self._discard(name)
 
     def list(self) -> list[int]:
         """Updates of the checkpoints that exist, ascending; whether they are intact shows on load."""
@@ -208,9 +202,12 @@ class CheckpointStore:
         with self._writing:
             newer = [number for number in self.list() if number > updates]
             for number in newer:
-                _remove(self.folder / str(number))
-                _remove(self.folder / f"{number}.old")
+                self._discard(str(number))
         return newer
+
+    def _discard(self, name: str) -> None:
+        _remove(self.folder / f"{name}.old")  # first, or a kill would bring it back
+        _remove(self.folder / name)
 
     def _rivals(self) -> tuple[str, ...]:
         """Return a line about the policy that may be better than the best; nothing if there is none."""
@@ -237,9 +234,7 @@ class CheckpointStore:
                 f"checkpoint {newer} in {self.folder} is damaged ({reason}); using {number} instead"
                 for newer, reason in damaged
             )
-            return Checkpoint(
-                found.updates, found.tensors, found.state, found.path, warnings=warnings
-            )
+            return replace(found, warnings=warnings)
         if damaged:
             reasons = "; ".join(f"{number}: {reason}" for number, reason in damaged)
             raise ConfigError(
