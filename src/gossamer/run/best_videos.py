@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import CheckpointStore
     from gossamer.record.folder import RunFolder
 
-ENCODING = ("-threads", "1")
-"""Else the encoder takes all cores for moments."""
-
 
 def refuse_no_videos(config: TrainConfig) -> None:
     """Refuse a run whose videos could not be made, before it begins.
@@ -125,7 +122,6 @@ class BestVideos:
                 seed=self._config.seed,
                 greedy=self._config.evaluation.greedy,
                 stop=stop,
-                encoding=ENCODING,
             )
             partial.replace(path)
         finally:
