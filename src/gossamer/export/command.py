@@ -26,7 +26,7 @@ from gossamer.record.files import sync_folder, write_whole
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.run.evaluate import play_episodes, stop_on_interrupt, watched
-from gossamer.run.load_policy import config_of, policy_and_checkpoint, typed_again
+from gossamer.run.load_policy import config_of, policy_and_checkpoint
 from gossamer.run.show import record_video
 from gossamer.spec import nested_obs
 from gossamer.system.devices import cpu_by_default
@@ -102,7 +102,7 @@ def export_run(
         refuse_without_onnx()
     target = _target(output, format) if output is not None else None
     folder = RunFolder.open(run)
-    config = config_of(folder, env_id, trust=trust, how=typed_again("export", folder))
+    config = config_of(folder, env_id, trust=trust, command="export")
     target = target or _target(_default_name(config, format), format)
     with watched(config, last_resort=True) as watch:
         loaded = _load(folder, config, checkpoint, learner)

@@ -23,7 +23,6 @@ from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
 from gossamer.run.load_policy import (
     config_of,
     policy_and_checkpoint,
-    typed_again,
     whose,
     whose_in_words,
 )
@@ -244,8 +243,7 @@ def evaluate_run(
     """Do what `gossamer eval` promises and print the result."""
     where = find_device(device, has_gpu=torch.cuda.is_available())
     folder = RunFolder.open(run)
-
-    config = config_of(folder, env_id, trust=trust, how=typed_again("eval", folder))
+    config = config_of(folder, env_id, trust=trust, command="eval")
     with watched(config, last_resort=True) as watch:
         policy, loaded = policy_and_checkpoint(folder, config, checkpoint, learner)
         spec = policy.spec
