@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
-from gossamer.system.reading import clipped, open_plain, parse_json, read_whole
+from gossamer.record.readers import table_in
+from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
+
+    from gossamer.record.readers import Reader
 
 ABOUT = "about.json"
 MAX_NAME_CHARS, MAX_TAGS, MAX_TAG_CHARS, MAX_NOTE_CHARS = 200, 20, 50, 5_000
@@ -36,22 +38,9 @@ class About:
     """Whether the run is hidden from tables."""
 
 
-def read_about(folder: Path) -> About:
+def read_about(files: Reader) -> About:
     """Return what is said about a run; nothing where its file is missing or damaged."""
-    return about_in(lambda: open_plain(folder / ABOUT))
-
-
-def about_in(open_file: Callable[[], BinaryIO]) -> About:
-    """Return what is said about a run; nothing where its file is missing or damaged.
-
-    Args:
-        open_file: opens the file.
-    """
-    try:
-        with open_file() as file:
-            return about_of(parse_json(read_whole(file, MAX_ABOUT_BYTES)))
-    except (OSError, ValueError):
-        return About()
+    return about_of(table_in(files, ABOUT, MAX_ABOUT_BYTES))
 
 
 def about_of(content: Any) -> About:

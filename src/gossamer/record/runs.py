@@ -230,7 +230,7 @@ def _read_run(path: Path) -> RunRow:
         found = _number(manifest.get("score"))
         best = best if found is None else found
     kind, _, topology = path.parent.name.partition("-")
-    about = read_about(path)
+    about = read_about(files)
     return RunRow(
         run=str(path),
         env=_word(config.get("env_id", path.parent.parent.name)),
