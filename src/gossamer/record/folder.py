@@ -322,8 +322,8 @@ class RunFolder:
 
     def cut(
         self, env_steps: int, updates: Mapping[int, int], *, episodes: int | None = None
-    ) -> int:
-        """Drop the log rows later than a checkpoint; return how many. Files are replaced whole.
+    ) -> None:
+        """Drop the log rows later than a checkpoint. Files are replaced whole.
 
         Args:
             env_steps: The checkpoint's; rows that tell no updates, as episodes, go if they have more.
@@ -343,12 +343,12 @@ class RunFolder:
                 return None
             return {**row, "env_steps": env_steps} if late else row
 
-        dropped = 0
         for name in _ROW_FILES:
-            counted = episodes if name == "episodes.jsonl" else None
-            dropped += keep_rows(self.path / name, kept, counted)
+            if name == "episodes.jsonl" and episodes is not None:
+                keep_rows(self.path / name, lambda row: row, episodes)
+            else:
+                keep_rows(self.path / name, kept)
         self._rewrite_monitors()
-        return dropped
 
     def _rewrite_monitors(self) -> None:
         # The CSVs repeat episodes.jsonl, so they are made from it: a kill between the two writes

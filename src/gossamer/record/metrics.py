@@ -501,42 +501,33 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
 
 
 def keep_rows(
-    path: Path, kept: Callable[[dict[str, Any]], Mapping[str, Any] | None], count: int | None
-) -> int:
-    """Keep rows of a JSON-lines file; return how many went.
+    path: Path,
+    kept: Callable[[dict[str, Any]], Mapping[str, Any] | None],
+    count: int | None = None,
+) -> None:
+    """Keep rows of a JSON-lines file, which is replaced whole if a row goes or changes.
 
     Args:
-        path: The file, which is replaced whole if a row goes or changes.
+        path: The file.
         kept: Returns a row as it is to be kept; None: it goes.
-        count: Keep exactly the first `count` rows instead, as they are.
+        count: Keep that many rows at most, the first; None: however many there are.
     """
-    if not path.exists():
-        return 0
-    num_lines = num_kept = num_changed = 0
 
-    def lines() -> Iterator[bytes]:
-        nonlocal num_lines, num_kept, num_changed
-        num_lines = num_kept = num_changed = 0
+    def lines() -> Iterator[tuple[bytes, bytes]]:
+        """Yield each line with the one that takes its place; empty: it goes."""
+        num_kept = 0
         with open_plain(path) as file:
             while line := file.readline(MAX_ROW_BYTES):
-                num_lines += 1
                 row = parse_row(line)
-                if row is None or (count is not None and num_kept >= count):
-                    continue
-                new = row if count is not None else kept(row)
+                new = None if row is None or num_kept == count else kept(row)
                 if new is None:
+                    yield line, b""
                     continue
                 num_kept += 1
-                if new is not row:
-                    num_changed += 1
-                    line = json.dumps(plain(new)).encode() + b"\n"
-                yield line
+                yield line, line if new is row else json.dumps(plain(new)).encode() + b"\n"
 
-    for _ in lines():
-        pass
-    if num_kept < num_lines or num_changed:
-        write_whole(path, lambda file: file.writelines(lines()))
-    return num_lines - num_kept
+    if path.exists() and any(old != new for old, new in lines()):
+        write_whole(path, lambda file: file.writelines(new for _, new in lines()))
 
 
 def _open_append(path: Path) -> BinaryIO:
