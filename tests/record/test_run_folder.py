@@ -327,6 +327,7 @@ def test_cut_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
     with (tmp_path / "metrics.jsonl").open("ab") as file:
         file.write(b'{"env_steps": 300, "upda')  # killed while writing
     RunFolder(tmp_path).cut(env_steps=400, updates={0: 4})
+    assert (tmp_path / "metrics.jsonl").read_bytes().count(b"\n") == 4, "what was cut off goes too"
     for name in ("metrics", "evaluation"):
         rows = list(read_rows(tmp_path / f"{name}.jsonl"))
         assert [row["updates"] for row in rows] == [1, 2, 3, 4]

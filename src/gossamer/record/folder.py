@@ -60,15 +60,14 @@ _OWN_FOLDERS = ("monitor", "checkpoints", "tensorboard", "wandb")
 class RunFolder:
     """One run's folder. `create` and `open` find it; `lock` makes it this process's alone."""
 
-    def __init__(self, path: Path | str) -> None:
-        """Name a folder without touching it; the process may go to another one later."""
-        self._named_in = None if Path(path).is_absolute() else Path.cwd()
+    def __init__(self, path: Path | str, named_in: Path | None = None) -> None:
+        """Name a folder without touching it, below `named_in` or the folder that the process is in, which it may leave later."""
+        self._named_in = None if Path(path).is_absolute() else named_in or Path.cwd()
         self.path = Path(path) if self._named_in is None else self._named_in / path
         self._lock: int | None = None
         self._member: int | None = None
         self._created: list[Path] = []  # by this object, outermost first
-        self._ours = False  # locked before a run was in it
-        self._found: set[str] = set()  # what was in it all the same
+        self._mine: set[str] = set()  # names that nothing had when it was locked
 
     @property
     def shown(self) -> str:
@@ -86,7 +85,6 @@ class RunFolder:
         seed: int,
         root: str = "runs",
         named_in: Path | None = None,
-        min_free_bytes: int = MIN_FREE_BYTES,
     ) -> RunFolder:
         """Make a new, locked run folder; ConfigError, and nothing left behind, if that cannot be.
 
@@ -98,16 +96,13 @@ class RunFolder:
             seed: The run's seed.
             root: Where runs are kept.
             named_in: Folder that a relative path begins in; None: the one that the process is in.
-            min_free_bytes: Refuse a disk with less.
         """
         if path:
             target = expand(path, OTHER_FOLDER)
         else:
             stamp = time.strftime("%Y%m%d-%H%M%S")
             target = cls.path_of(env_id, algorithm, topology, root) / f"{stamp}-s{seed}"
-        folder = cls(target)
-        if named_in is not None and not target.is_absolute():
-            folder._named_in, folder.path = named_in, named_in / target
+        folder = cls(target, named_in)
         target, shown = folder.path, folder.shown
         if path and (below := _runs_below(target)):
             raise ConfigError(
@@ -116,22 +111,21 @@ class RunFolder:
             )
         try:
             if not _holds_run(target):
-                _check_space(target, min_free_bytes)
+                _check_space(target)
                 folder._make(numbered=not path)
                 folder.lock()
             # Asked again under the lock: another process may have been quicker.
-            folder._ours = not _holds_run(folder.path)
-            folder._found = {x for x in ("log.txt", *_OWN_FOLDERS) if (folder.path / x).exists()}
-            if not folder._ours:
+            if _holds_run(folder.path):
                 raise ConfigError(
                     f"--run-folder {shown} already holds a run; "
                     f"continue it with --resume {quoted(folder.shown)}, or name another folder"
                 )
+            new = {x for x in ("log.txt", *_OWN_FOLDERS) if not (folder.path / x).exists()}
+            folder._mine = {*_OWN_NAMES, *_ROW_FILES, LOCK, MEMBERS, *new}
         except OSError as error:
             folder.discard()
             raise ConfigError(
-                f"cannot write run folder {shown}: {error.strerror}; "
-                "choose another with --run-folder PATH"
+                f"cannot write run folder {shown}: {error.strerror}{OTHER_FOLDER}"
             ) from None
         except ConfigError:
             folder.discard()
@@ -222,15 +216,15 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove a run that `create` made and that has not begun; of a given folder, its files."""
-        if self._ours:
-            for name in {*_OWN_NAMES, *_ROW_FILES, "log.txt", LOCK, MEMBERS} - self._found:
-                (self.path / name).unlink(missing_ok=True)
-            for name in set(_OWN_FOLDERS) - self._found:
+        for name in self._mine:
+            if name in _OWN_FOLDERS:
                 shutil.rmtree(self.path / name, ignore_errors=True)
+            else:
+                (self.path / name).unlink(missing_ok=True)
         for path in reversed(self._created):
             with suppress(OSError):
                 path.rmdir()  # refuses to take what someone else put there
-        self._created, self._ours = [], False
+        self._created, self._mine = [], set()
         self.unlock()
 
     def checkpoints(self, keep: int = 0) -> CheckpointStore:
@@ -403,12 +397,12 @@ def _runs_below(target: Path) -> list[Path]:
     return [path.parent for n in (1, 2, 3) for path in target.glob("*/" * n + "config.json")]
 
 
-def _check_space(path: Path, min_free_bytes: int) -> None:
+def _check_space(path: Path) -> None:
     free = free_disk(path)
-    if free < min_free_bytes:
+    if free < MIN_FREE_BYTES:
         raise ConfigError(
             f"only {free / 2**20:.0f} MiB free at {path}, a run needs "
-            f"{min_free_bytes / 2**20:.0f} MiB; free some, or choose --run-folder on another disk"
+            f"{MIN_FREE_BYTES / 2**20:.0f} MiB; free some, or choose --run-folder on another disk"
         )
 
 
