@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from operator import le
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -99,14 +100,8 @@ def _reader(run: Path | Reader) -> Reader:
 
 def last_evaluation(run: Path | Reader) -> float | None:
     """Return the mean of the last evaluation of a run's policy; None if there was none."""
-    return next(
-        (
-            mean
-            for row in reversed(_of_policy(run))
-            if (mean := _number(row.get("mean"))) is not None
-        ),
-        None,
-    )
+    means = [_number(row.get("mean")) for row in _of_policy(run)]
+    return next((x for x in reversed(means) if x is not None), None)
 
 
 def _of_policy(run: Path | Reader) -> list[dict[str, Any]]:
@@ -218,13 +213,14 @@ class Judge:
             for objective in self.objectives
         ]
 
-    def better(self, one: float, other: float, objective: str) -> bool:
-        """Whether a value is better than another."""
-        return one > other if GREATER_IS_BETTER[objective] else one < other
+    def _costs(self, values: tuple[float, ...]) -> list[float]:
+        """Return the values of every objective so that less of each is better."""
+        pairs = zip(self.objectives, values, strict=True)
+        return [-value if GREATER_IS_BETTER[name] else value for name, value in pairs]
 
     def key(self, values: tuple[float, ...]) -> float:
         """Return what sorts trials by their first objective, the best first."""
-        return -values[0] if GREATER_IS_BETTER[self.objectives[0]] else values[0]
+        return self._costs(values)[0]
 
     def means(self, worth: Sequence[Sequence[float | None]]) -> tuple[tuple[float, ...], str]:
         """Return the mean of every objective over runs; none, and an objective's name, if some run has not recorded it."""
@@ -246,13 +242,9 @@ class Judge:
 
     def front(self, values: list[tuple[float, ...]]) -> list[int]:
         """Return which of some trials no other one beats in one objective without losing in another."""
+        costs = [self._costs(x) for x in values]
 
-        def beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-            pairs = list(zip(self.objectives, one, other, strict=True))
-            better = [self.better(x, y, name) for name, x, y in pairs]
-            worse = [self.better(y, x, name) for name, x, y in pairs]
-            return any(better) and not any(worse)
+        def is_beaten(own: list[float]) -> bool:
+            return any(x != own and all(map(le, x, own)) for x in costs)
 
-        return [
-            i for i, own in enumerate(values) if not any(beats(x, own) for x in values if x != own)
-        ]
+        return [i for i, own in enumerate(costs) if not is_beaten(own)]
