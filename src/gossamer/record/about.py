@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
 from gossamer.record.readers import table_in
-from gossamer.system.reading import clipped
+from gossamer.system.reading import clipped, listed, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,10 +45,9 @@ def read_about(files: Reader) -> About:
 
 def about_of(content: Any) -> About:
     """Return what the content of a file says, whoever has written it: too long texts are cut, all else is left out."""
-    told = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
-    tags = told.get("tags")
-    words = cast("list[Any]", tags) if isinstance(tags, list) else []
-    found = [clipped(_line(x), MAX_TAG_CHARS) for x in words[:MAX_TAGS] if isinstance(x, str)]
+    told = mapping(content)
+    tags = listed(told.get("tags"))[:MAX_TAGS]
+    found = [clipped(_line(x), MAX_TAG_CHARS) for x in tags if isinstance(x, str)]
     return About(
         name=clipped(_line(_text(told.get("name"))), MAX_NAME_CHARS),
         tags=tuple(dict.fromkeys(x for x in found if x)),

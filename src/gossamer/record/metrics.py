@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gossamer.record.files import write_whole
-from gossamer.system.reading import open_plain
+from gossamer.system.reading import mapping, open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -446,8 +446,7 @@ def monitor_head(path: Path) -> tuple[bytes, list[str]]:
 
 def monitor_line(row: Mapping[str, Any], names: Sequence[str] = ()) -> bytes:
     """The line of a monitor CSV that belongs to a row of `episodes.jsonl`; `names` of its header."""
-    score, info = row.get("return"), row.get("info")
-    told: Mapping[str, Any] = cast("dict[str, Any]", info) if isinstance(info, dict) else {}
+    score, told = row.get("return"), mapping(row.get("info"))
     numbers = [None if score is None else round(score, 6), row.get("length"), row.get("time_s")]
     numbers += (told.get(name) for name in names)
     return (",".join("nan" if x is None else str(x) for x in numbers) + "\n").encode()
