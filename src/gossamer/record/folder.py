@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import free_disk
 from gossamer.record.checkpoint import CheckpointStore
-from gossamer.record.files import take_lock, write_whole
+from gossamer.record.files import take_lock, write_bytes, write_text
 from gossamer.record.machine import describe_machine, git_state, package_versions
 from gossamer.record.metrics import (
     keep_rows,
@@ -239,8 +239,8 @@ class RunFolder:
             content: What JSON holds, and numbers of numpy and torch.
             exact: Keep NaN and infinities, as only Python reads them; otherwise they become null.
         """
-        data = json.dumps(content if exact else plain(content), indent=1).encode() + b"\n"
-        write_whole(self.path / name, lambda file: file.write(data))
+        text = json.dumps(content if exact else plain(content), indent=1)
+        write_text(self.path / name, text + "\n")
 
     def read_json(self, name: str) -> Any:
         """Content of a JSON file; ConfigError if it is missing or damaged."""
@@ -358,7 +358,7 @@ class RunFolder:
         for path in monitors:
             new = b"".join(lines[path.name])
             if new != path.read_bytes():
-                write_whole(path, lambda file, data=new: file.write(data))
+                write_bytes(path, new)
 
     def _make(self, *, numbered: bool) -> None:
         for parent in reversed(self.path.parents):

@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gossamer.machine import processor_name, visible_gpus
-from gossamer.record.files import write_whole
+from gossamer.record.files import write_text
 from gossamer.record.origin import state_folder
 from gossamer.system.cores import num_cores, num_cpus
 from gossamer.system.reading import mapping, parse_json, read_plain
@@ -98,5 +98,5 @@ def write_tuned(entry: Mapping[str, Any], measured: Mapping[str, Any]) -> Path:
         "tuned": [*kept, dict(entry)],
     }
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(path, lambda file: file.write(json.dumps(held, indent=1).encode()))
+    write_text(path, json.dumps(held, indent=1))
     return path

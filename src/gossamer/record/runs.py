@@ -40,12 +40,10 @@ def find_run(run: str | os.PathLike[str], root: str = "runs") -> Path:
         root: Where runs are kept.
     """
     given = expand(os.fspath(run))
-    if not isinstance(run, str):
-        if is_run(given):
-            return given
-        raise ConfigError(f"{given} is no run folder; gossamer runs lists them")
     if run != "last" and is_run(given):
         return given
+    if not isinstance(run, str):
+        raise ConfigError(f"{given} is no run folder; gossamer runs lists them")
     if run == "last":
         runs = find_runs(Path(root))
         if not runs:
