@@ -12,11 +12,11 @@ import shutil
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeVar
 
 from gossamer.errors import ConfigError
 from gossamer.record.files import read_safetensors, safetensors_chunks, sync_folder, write_hashed
-from gossamer.system.reading import open_plain, parse_json, read_plain, read_whole
+from gossamer.system.reading import mapping, open_plain, parse_json, read_plain, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -325,14 +325,13 @@ class CheckpointStore:
 
     def _read_manifest(self, path: Path) -> dict[str, Any]:
         try:
-            manifest: Any = parse_json(read_plain(path / MANIFEST))
+            known = mapping(parse_json(read_plain(path / MANIFEST)))
         except OSError as error:
             raise _unreadable(path / MANIFEST, error) from None
         except ValueError as error:
             raise DamagedError(f"{MANIFEST}: {_reason(error)}") from None
-        if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):  # pyright: ignore[reportUnknownMemberType]
+        if not isinstance(known.get("files"), dict):
             raise DamagedError(f"{MANIFEST}: not a manifest")
-        known = cast("dict[str, Any]", manifest)
         if known.get("format") != FORMAT:
             raise DamagedError(f"{MANIFEST}: format {known.get('format')!r:.40}, expected {FORMAT}")
         if type(known.get("updates")) is not int or known["updates"] < 0:

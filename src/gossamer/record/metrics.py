@@ -406,7 +406,7 @@ class EpisodeLog:
         with ExitStack() as stack:  # one that cannot be closed leaves the others to be
             stack.callback(self._open.clear)
             stack.callback(self._waiting.clear)
-            for env in [x for x, waiting in self._waiting.items() if waiting]:
+            for env in list(self._waiting):
                 stack.callback(self._write_waiting, env, keep_open=False)
             for file, _ in self._open.values():
                 stack.callback(file.close)
@@ -420,7 +420,7 @@ class EpisodeLog:
         finally:
             if keep_open:
                 self._open[env] = file, names
-            elif env not in self._open:
+            else:
                 file.close()
 
     def _monitor(self, env: int, info: Mapping[str, float]) -> tuple[BinaryIO, list[str]]:

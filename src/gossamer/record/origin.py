@@ -61,9 +61,8 @@ def _digest(token: bytes, run: str, code: Iterable[str]) -> str:
 
 def _place(name: str) -> str | None:
     """Return the file or folders that the module of `module:name` is found in; None: nothing is found."""
-    top = name.rpartition(":")[0].partition(".")[
-        0
-    ]  # as whoever imports it does: a module's name may hold a colon
+    # As whoever imports it does: a module's name may hold a colon.
+    top = name.rpartition(":")[0].partition(".")[0]
     try:
         found = importlib.util.find_spec(top) if top else None
         # Where an environment is looked for that is not installed.
