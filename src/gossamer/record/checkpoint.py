@@ -115,7 +115,8 @@ class CheckpointStore:
         """
         with self._writing:
             path = self._write(str(updates), updates, tensors, state, {})
-            self._prune()
+            for number in self.list()[: -self._keep] if self._keep else []:
+                _remove(self.folder / str(number))
         return path
 
     def save_scored(
@@ -211,16 +212,13 @@ class CheckpointStore:
 
     def _rivals(self) -> tuple[str, ...]:
         """Return a line about the policy that may be better than the best; nothing if there is none."""
-        try:
-            waiting = self.score(CANDIDATE)
-        except UnreadableError:
-            waiting = None
-        if waiting is None:
-            return ()
-        return (
-            f"a policy that was evaluated higher, {waiting.mean:.4g} over {waiting.episodes} episodes, "
-            f"has not been confirmed as the best; to play with it: --checkpoint {CANDIDATE}",
-        )
+        with suppress(UnreadableError):
+            if (waiting := self.score(CANDIDATE)) is not None:
+                return (
+                    f"a policy that was evaluated higher, {waiting.mean:.4g} over {waiting.episodes} episodes, "
+                    f"has not been confirmed as the best; to play with it: --checkpoint {CANDIDATE}",
+                )
+        return ()
 
     def _load_last(self, wanted: Callable[[str], bool]) -> Checkpoint:
         damaged: list[tuple[int, str]] = []
@@ -293,12 +291,6 @@ class CheckpointStore:
                 path.rename(final)
             elif path.suffix in (".old", ".partial") or not _is_there(path / MANIFEST):
                 _remove(path)
-
-    def _prune(self) -> None:
-        if not self._keep:
-            return
-        for number in self.list()[: -self._keep]:
-            _remove(self.folder / str(number))
 
     def _folders(self) -> list[Path]:
         try:
