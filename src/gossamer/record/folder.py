@@ -43,7 +43,7 @@ MEMBERS_SECONDS = 3.0
 """How long a new session waits for processes of the last one; they end within a second."""
 OTHER_FOLDER = "; choose another with --run-folder PATH"
 MAX_ENV_NAME = 100
-"""Characters of an environment's id in the name of a folder."""
+"""Characters of an environment's id in a name of a file or folder."""
 _ROW_FILES = ("metrics.jsonl", "episodes.jsonl", "evaluation.jsonl")
 _OWN_NAMES = (
     "config.json",
@@ -135,7 +135,7 @@ class RunFolder:
     @staticmethod
     def path_of(env_id: str, algorithm: str, topology: str, root: str = "runs") -> Path:
         """Return the folder in which runs of such settings are kept, each below its own name."""
-        return Path(root) / _file_name(env_id) / f"{algorithm}-{topology}"
+        return Path(root) / file_name(env_id) / f"{algorithm}-{topology}"
 
     @classmethod
     def open(cls, run: str | os.PathLike[str], *, root: str = "runs") -> RunFolder:
@@ -389,7 +389,8 @@ def _holds_run(path: Path) -> bool:
     return any((path / name).exists() for name in names)
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
+    """Return what of an environment's id can be in a name of a file or folder."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:MAX_ENV_NAME] or "env"
 
 

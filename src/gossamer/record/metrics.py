@@ -258,16 +258,14 @@ METRICS: Mapping[str, Metric] = {
 
 OWN = "own/"
 """Prefix of the metrics that come from parts of the user's own; METRICS cannot explain them."""
-_ENTROPY_OF = "learner/entropy_nats/"
+_PARTS = re.compile(r"^(learner/entropy_nats/).*", re.DOTALL)
 _LINKS = re.compile(r"^(topology/(?:staleness_updates|disagreement)_of_|learner/return_of_)\d+$")
 _NUMBERED = re.compile(rf"^(replay/(?:{'|'.join(_KINDS)}))_(?:[2-9]|[1-9]\d+)_")
 
 
 def name_in_table(name: str) -> str:
     """Return the name under which METRICS explains one: replays of a kind are numbered, links and parts of actions have names."""
-    if name.startswith(_ENTROPY_OF):
-        return f"{_ENTROPY_OF}part"
-    return _LINKS.sub(r"\1n", _NUMBERED.sub(r"\1_", name))
+    return _PARTS.sub(r"\1part", _LINKS.sub(r"\1n", _NUMBERED.sub(r"\1_", name)))
 
 
 def plain(value: Any) -> Any:
