@@ -14,7 +14,7 @@ from gossamer.machine import processor_name, visible_gpus
 from gossamer.record.files import write_text
 from gossamer.record.origin import state_folder
 from gossamer.system.cores import num_cores, num_cpus
-from gossamer.system.reading import mapping, parse_json, read_plain
+from gossamer.system.reading import listed, mapping, parse_json, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,22 +55,21 @@ def path_of(facts: Mapping[str, Any]) -> Path:
     return state_folder() / "machines" / f"{digest[:16]}.json"
 
 
-def read_machine() -> dict[str, Any]:
-    """Return what is known of this machine; empty: nothing, or nothing that can be read."""
+def tuned_entries() -> list[dict[str, Any]]:
+    """Return what was found out on this machine, as `write_tuned` takes it; empty: nothing, or nothing that can be read."""
     try:
         held = mapping(parse_json(read_plain(path_of(machine_facts()), MAX_BYTES)))
     except (OSError, ValueError):
-        return {}
-    return held if held.get("format") == FORMAT and isinstance(held.get("tuned"), list) else {}
+        return []
+    return [mapping(x) for x in listed(held.get("tuned"))] if held.get("format") == FORMAT else []
 
 
 def tuned_settings(env_id: str, algorithm: str) -> dict[str, Any]:
     """Return the settings that were fastest on this machine; empty: nobody has looked, or the defaults were."""
-    for entry in map(mapping, read_machine().get("tuned", [])):
+    for entry in tuned_entries():
         settings = mapping(entry.get("settings"))
-        if (entry.get("env_id"), entry.get("algorithm")) != (env_id, algorithm):
-            continue
-        if TUNABLE.issuperset(settings):
+        same = (entry.get("env_id"), entry.get("algorithm")) == (env_id, algorithm)
+        if same and TUNABLE.issuperset(settings):
             return settings
     return {}
 
@@ -89,8 +88,7 @@ def write_tuned(entry: Mapping[str, Any], measured: Mapping[str, Any]) -> Path:
     facts = machine_facts()
     path = path_of(facts)
     same = (entry["env_id"], entry["algorithm"])
-    entries = filter(None, map(mapping, read_machine().get("tuned", [])))
-    kept = [x for x in entries if (x.get("env_id"), x.get("algorithm")) != same]
+    kept = [x for x in tuned_entries() if (x.get("env_id"), x.get("algorithm")) != same]
     held = {
         "format": FORMAT,
         "machine": facts,

@@ -70,7 +70,6 @@ class BestVideos:
     ):
         self._config, self._folder, self._store = config, folder, store
         self._names, self._say = names, say
-        self._shown: int | None = None  # env steps of the policy that was recorded last
         self._works = True
 
     def record(self, policy: ActorCritic, stop: Callable[[], bool]) -> None:
@@ -100,11 +99,10 @@ class BestVideos:
         if self._store.score(BEST) is None:
             return
         env_steps = facts_of(self._store.load(BEST, lambda _: False), ScoredPolicy).env_steps
-        if env_steps is None or env_steps == self._shown:
+        if env_steps is None:
             return
         path = self._folder.path / VIDEOS / f"best-{env_steps:012d}.mp4"
-        if path.with_suffix(".json").exists():  # by an earlier session
-            self._shown = env_steps
+        if path.with_suffix(".json").exists():  # it was recorded before
             return
         best = self._store.load(BEST)
         tensors = policy_of(best.tensors)
@@ -133,4 +131,3 @@ class BestVideos:
             "length": result.lengths[0],
         }
         self._folder.write_json(f"{VIDEOS}/{path.stem}.json", told)
-        self._shown = env_steps
