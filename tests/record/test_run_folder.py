@@ -18,7 +18,8 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.record import folder as folder_module
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog, read_rows
-from gossamer.record.runs import find_runs, is_running
+from gossamer.record.readers import FolderReader
+from gossamer.record.runs import find_runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,10 @@ NAMES: dict[str, Any] = {
 @pytest.fixture
 def root(tmp_path: Path) -> str:
     return str(tmp_path / "runs")
+
+
+def is_running(path: Path) -> bool:
+    return FolderReader(path).running
 
 
 def start(path: str | None, root: str, **names: Any) -> RunFolder:

@@ -12,9 +12,9 @@ from gossamer.dashboard.root import HERE, signature_of
 from gossamer.dashboard.values import flat, word
 from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
+from gossamer.record.files import LOCK
 from gossamer.record.metrics import parse_row
 from gossamer.record.objectives import WINDOW
-from gossamer.record.runs import LOCK
 from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from gossamer.dashboard.root import FOLDER_FLAGS, HERE, RunFiles
 from gossamer.errors import ConfigError
+from gossamer.record.files import LOCK
 from gossamer.record.folder import MEMBERS
-from gossamer.record.runs import LOCK
 from gossamer.system.reading import mapping, number
 
 if TYPE_CHECKING:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from gossamer.errors import ConfigError
 from gossamer.record.about import read_about
 from gossamer.record.exits import state_of
-from gossamer.record.files import LOCK, is_locked
 from gossamer.record.metrics import last_row
 from gossamer.record.readers import FolderReader, table_in
 from gossamer.system.reading import clipped, expand, listed, mapping, number, visible, whole
@@ -105,11 +104,6 @@ def is_run(path: Path) -> bool:
         return (path / "config.json").is_file() and any((path / name).exists() for name in others)
     except OSError:  # it may not be looked into
         return False
-
-
-def is_running(path: Path) -> bool:
-    """Whether some process holds the run's lock."""
-    return is_locked(path / LOCK)
 
 
 def find_runs(root: Path) -> list[Path]:
