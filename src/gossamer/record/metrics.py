@@ -63,8 +63,7 @@ METRICS: Mapping[str, Metric] = {
         "minibatches that this learner has processed; each is an optimizer step, except before optimizer.learn_start",
     ),
     "version": Metric(
-        "versions",
-        "batches learnt so far, which is the version of the present parameters",
+        "versions", "batches learnt so far, which is the version of the present parameters"
     ),
     "learner": Metric("rank", "rank of the learner that wrote the row"),
     "steps_per_second": Metric(
@@ -242,12 +241,10 @@ METRICS: Mapping[str, Metric] = {
     ),
     "evaluation_best": Metric("return", "mean return of the best policy so far"),
     "evaluation_best_episodes": Metric(
-        "episodes",
-        "episodes over which evaluation_best is the mean",
+        "episodes", "episodes over which evaluation_best is the mean"
     ),
     "evaluation_candidate": Metric(
-        "return",
-        "mean return of the candidate for best policy (not confirmed yet)",
+        "return", "mean return of the candidate for best policy (not confirmed yet)"
     ),
     "evaluation_held_out_mean": Metric(
         "return", "mean return of the last evaluation on held-out tasks"
@@ -498,9 +495,7 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
 
 
 def keep_rows(
-    path: Path,
-    kept: Callable[[dict[str, Any]], Mapping[str, Any] | None],
-    count: int | None = None,
+    path: Path, kept: Callable[[dict[str, Any]], Mapping[str, Any] | None], count: int | None = None
 ) -> None:
     """Keep rows of a JSON-lines file, which is replaced whole if a row goes or changes.
 

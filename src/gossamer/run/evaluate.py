@@ -20,12 +20,7 @@ from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND
 from gossamer.record.terminal import is_live
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
-from gossamer.run.load_policy import (
-    config_of,
-    policy_and_checkpoint,
-    whose,
-    whose_in_words,
-)
+from gossamer.run.load_policy import config_of, policy_and_checkpoint, whose, whose_in_words
 from gossamer.run.show import record_video, show_episode
 from gossamer.run.stopping import Overdue, Stop, Watch, Watched, tell
 from gossamer.system.cores import num_cores

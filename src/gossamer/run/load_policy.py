@@ -123,11 +123,7 @@ def _saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
 
 
 def config_of(
-    folder: RunFolder,
-    env_id: str = "",
-    *,
-    trust: bool = False,
-    command: str = "",
+    folder: RunFolder, env_id: str = "", *, trust: bool = False, command: str = ""
 ) -> TrainConfig:
     """Return what a run was trained with.
 
