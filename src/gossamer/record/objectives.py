@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.readers import FolderReader, rows_in, table_in
+from gossamer.system.reading import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -100,7 +101,7 @@ def _reader(run: Path | Reader) -> Reader:
 
 def last_evaluation(run: Path | Reader) -> float | None:
     """Return the mean of the last evaluation of a run's policy; None if there was none."""
-    means = [_number(row.get("mean")) for row in _of_policy(run)]
+    means = [number(row.get("mean")) for row in _of_policy(run)]
     return next((x for x in reversed(means) if x is not None), None)
 
 
@@ -135,7 +136,7 @@ def measure(
     """
     summary = read_summary(run)
     if objective == "return":
-        return _number(summary.get("mean_return_last_100"))
+        return number(summary.get("mean_return_last_100"))
     if objective == "evaluation":
         return last_evaluation(run)
     points = curve(run, num_learners)
@@ -147,12 +148,6 @@ def measure(
     if reached is None:
         return NEVER
     return reached.seconds if objective == "seconds_to_score" else reached.env_steps
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if math.isfinite(value) else None
 
 
 def shown_value(objective: str, value: float | None) -> str:
@@ -180,7 +175,7 @@ def evaluations(
     """
     found: dict[int, float] = {}
     for row in _of_policy(run):
-        mean, steps, seconds = (_number(row.get(x)) for x in ("mean", "env_steps", "time_s"))
+        mean, steps, seconds = (number(row.get(x)) for x in ("mean", "env_steps", "time_s"))
         if mean is None or steps is None:
             continue
         share = steps / max(total_env_steps, 1)
