@@ -15,14 +15,13 @@ from dataclasses import replace
 from typing import Any
 
 from gossamer.build.evaluation_tasks import build_trials
-from gossamer.build.roles import build_policy
 from gossamer.config import from_dict, saved_settings
 from gossamer.envs.registry import read_spec
 from gossamer.machine import threads
 from gossamer.record.folder import RunFolder
 from gossamer.roles.evaluator import play
 from gossamer.run.checkpoint_contents import from_disk
-from gossamer.run.load_policy import load_weights
+from gossamer.run.load_policy import policy_and_checkpoint
 from gossamer.run.recorder import WINDOW, Window
 from gossamer.system.cores import num_cores
 
@@ -52,7 +51,6 @@ def main() -> None:
     folder = RunFolder.open(asked.run)
     config = from_dict(saved_settings(folder.path) or {})
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
-    policy = build_policy(config, spec).requires_grad_(False)
     trial = build_trials(
         config, spec, episodes=asked.episodes, seed=asked.seed, num_threads=num_cores()
     )[0]
@@ -62,7 +60,7 @@ def main() -> None:
     before: tuple[dict[str, Any], float] | None = None
     reached: dict[str, Any] | None = None
     for updates in folder.checkpoints().list():
-        checkpoint = load_weights([policy], folder, updates)
+        policy, checkpoint = policy_and_checkpoint(folder, config, updates, None)
         state, window = from_disk(checkpoint, config.num_learners), Window(config.num_learners)
         window.load(state.recorder.window)
         mean = window.mean(asked.window)

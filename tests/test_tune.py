@@ -10,7 +10,7 @@ import pytest
 from gossamer.config import layers as layers_module
 from gossamer.config import resolve
 from gossamer.config.cores import MACHINE, row_for
-from gossamer.record.machines import read_machine
+from gossamer.record.machines import tuned_entries
 from gossamer.tools import tune
 from gossamer.tools.prediction import Rates, predicted
 
@@ -62,7 +62,7 @@ def test_later_runs_find_what_was_kept_for_the_machine(
     before, _ = resolve({"env_id": "CartPole-v1"})
     text = tuned(monkeypatch, tmp_path / "t.toml", {"env_groups": 1.5, "num_envs": 1.2}, capsys)
     assert "env_groups; runs of CartPole-v1 use them where no setting says otherwise" in text
-    (entry,) = read_machine()["tuned"]
+    (entry,) = tuned_entries()
     assert entry["settings"] == {"env_groups": 2}, "more environments change what is learnt"
     assert entry["steps_per_second"] == {"default": 1000.0, "tuned": 1500.0}
     found, origin = resolve({"env_id": "CartPole-v1"})
@@ -70,7 +70,7 @@ def test_later_runs_find_what_was_kept_for_the_machine(
     assert found.num_envs == before.num_envs
     # A second look begins with the defaults, and replaces the first.
     tuned(monkeypatch, tmp_path / "u.toml", {}, capsys)
-    assert [x["settings"] for x in read_machine()["tuned"]] == [{}]
+    assert [x["settings"] for x in tuned_entries()] == [{}]
     assert resolve({"env_id": "CartPole-v1"})[0] == before
 
 
@@ -115,7 +115,7 @@ def test_too_short_a_time_is_told(tmp_path: Path, capsys: Any, machine: None) ->
     tune.main("CartPole-v1", seconds=1.0, output=str(tmp_path / "tuned.toml"))
     told = "the defaults cannot be measured in 1 s; give it longer: --seconds 2\n"
     assert capsys.readouterr().out.endswith(told)
-    assert not read_machine()
+    assert not tuned_entries()
 
 
 RATES = Rates(stepping=2500.0, inference=15000.0, learning=4000.0, kept=0.8, cores=16)

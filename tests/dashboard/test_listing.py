@@ -15,7 +15,7 @@ from scored_runs import make_run
 
 from gossamer.dashboard.listing import Changes, Listing
 from gossamer.dashboard.root import Root
-from gossamer.record.runs import LOCK
+from gossamer.record.files import LOCK
 
 OVERTAKING_SECONDS = 0.3
 

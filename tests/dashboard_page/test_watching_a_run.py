@@ -15,7 +15,7 @@ import psutil
 import pytest
 from made_runs import made_runs
 
-from gossamer.record.runs import LOCK
+from gossamer.record.files import LOCK
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

@@ -27,6 +27,7 @@ from gossamer.record.about import (
     read_about,
 )
 from gossamer.record.files import write_whole_in
+from gossamer.record.readers import FolderReader
 from gossamer.record.runs import find_runs, list_runs, runs_text
 
 NESTED = st.recursive(
@@ -43,7 +44,7 @@ def test_what_is_said_stays_said(tmp_path: Path) -> None:
     )  # fmt: skip
     assert about == About("the good one", ("baseline", "long run"), "a\n b", archived=True)
     (tmp_path / ABOUT).write_bytes(about_bytes(about))
-    assert read_about(tmp_path) == about
+    assert read_about(FolderReader(tmp_path)) == about
     assert changed(about, {"note": ""}) == About(
         "the good one", ("baseline", "long run"), archived=True
     )

@@ -71,7 +71,7 @@ def test_a_session_is_asked_from_the_moment_its_folder_is_locked(tmp_path: Path)
     requests = Requests(tmp_path, partial(stop.request, "request"))
     requests.look()
     assert stop.is_requested
-    assert not requests.waiting("checkpoint"), "it was asked of an earlier session"
+    assert not requests.hear("checkpoint"), "it was asked of an earlier session"
     folder.unlock()
 
 

@@ -9,6 +9,7 @@ from runs import assert_same, config
 
 from gossamer import cli
 from gossamer.record.about import ABOUT, About, about_bytes, read_about
+from gossamer.record.readers import FolderReader
 from gossamer.run.train import train
 
 
@@ -24,9 +25,9 @@ def test_what_is_said_about_a_run_changes_nothing_else(
     (tmp_path / "runs/views.json").write_text('{"views": []}')
     train(config("CartPole-v1", two, 1600, placement="inline"), resume=str(two), quiet=True)
     assert_same(one, two)
-    assert read_about(two) == about
+    assert read_about(FolderReader(two)) == about
     assert cli.main(["eval", str(two), "--episodes", "2"]) == 0
     assert cli.main(["compare", "runs", "--score", "training"]) == 0
     assert "runs/two is the same experiment as runs/one" in capsys.readouterr().out
     assert cli.main(["export", str(two), "--format", "pt2"]) == 0
-    assert read_about(two) == about
+    assert read_about(FolderReader(two)) == about

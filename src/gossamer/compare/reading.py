@@ -17,8 +17,7 @@ from gossamer.errors import ConfigError
 from gossamer.record.exits import state_of
 from gossamer.record.metrics import MAX_ROW_BYTES
 from gossamer.record.readers import FolderReader, rows_in, settings_in, table_in
-from gossamer.record.runs import LARGEST
-from gossamer.system.reading import clipped, visible
+from gossamer.system.reading import LARGEST, clipped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

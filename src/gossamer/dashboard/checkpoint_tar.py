@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gossamer.dashboard.ranges import PART_BYTES
-from gossamer.dashboard.values import mapping, whole
-from gossamer.system.reading import parse_json, read_whole
+from gossamer.system.reading import mapping, parse_json, read_whole, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,9 +9,10 @@ from gossamer.dashboard.checkpoint_tar import CHECKPOINTS, MANIFEST, is_checkpoi
 from gossamer.dashboard.graph import alive
 from gossamer.dashboard.limits import limits
 from gossamer.dashboard.listing import TAIL_BYTES, env_steps_of
-from gossamer.dashboard.values import flat, listed, mapping, number, shown, whole, word
+from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
 from gossamer.record.runs import VIDEOS
+from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,8 +8,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from gossamer.dashboard.values import number
 from gossamer.record.metrics import parse_row
+from gossamer.system.reading import number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,9 +16,10 @@ import psutil
 
 from gossamer.dashboard.extremes import APART, LINK, OF_THE_RUN, OWN, RETURN
 from gossamer.dashboard.series import run_seconds, sessions_of
-from gossamer.dashboard.values import listed, mapping, number, whole, word
+from gossamer.dashboard.values import word
+from gossamer.record.files import LOCK
 from gossamer.record.metrics import parse_row
-from gossamer.record.runs import LOCK
+from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,8 +6,8 @@ import platform
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.dashboard.listing import TAIL_BYTES, last_rows
-from gossamer.dashboard.values import mapping, number, whole
 from gossamer.system.cores import machine_cores
+from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gossamer.dashboard.root import HERE, signature_of
-from gossamer.dashboard.values import flat, listed, mapping, number, whole, word
-from gossamer.record.about import ABOUT, about_in
+from gossamer.dashboard.values import flat, word
+from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
+from gossamer.record.files import LOCK
 from gossamer.record.metrics import parse_row
 from gossamer.record.objectives import WINDOW
-from gossamer.record.runs import LOCK
+from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -212,7 +213,7 @@ def _read(
     env_steps = told("env_steps", "env_steps")
     seconds, total = told("seconds", "time_s"), number(config.get("total_env_steps"))
     sessions = listed(meta.get("sessions"))
-    about, name = about_in(lambda: files.open(ABOUT)), _name(run, root_name)
+    about, name = read_about(files), _name(run, root_name)
     made: ListedRun = {
         "id": run,
         "name": about.name or name,

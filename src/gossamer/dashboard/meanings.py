@@ -7,7 +7,8 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from gossamer.config.names import ANY
-from gossamer.dashboard.values import listed, mapping, word
+from gossamer.dashboard.values import word
+from gossamer.system.reading import listed, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

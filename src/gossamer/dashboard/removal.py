@@ -12,10 +12,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gossamer.dashboard.root import FOLDER_FLAGS, HERE, RunFiles
-from gossamer.dashboard.values import mapping, number
 from gossamer.errors import ConfigError
+from gossamer.record.files import LOCK
 from gossamer.record.folder import MEMBERS
-from gossamer.record.runs import LOCK
+from gossamer.system.reading import mapping, number
 
 if TYPE_CHECKING:
     from collections.abc import Generator

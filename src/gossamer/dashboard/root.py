@@ -9,8 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gossamer.errors import ConfigError
-from gossamer.record.files import is_locked, write_whole_in
-from gossamer.record.runs import LOCK
+from gossamer.record.files import LOCK, is_locked, write_whole_in
 from gossamer.system.reading import MAX_TEXT_BYTES, clipped, parse_json, read_whole
 
 if TYPE_CHECKING:

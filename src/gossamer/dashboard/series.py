@@ -8,8 +8,9 @@ import numpy as np
 
 from gossamer.dashboard.columns import AVERAGE, LEARNER
 from gossamer.dashboard.listing import TAIL_BYTES
-from gossamer.dashboard.values import listed, mapping, number, whole, word
+from gossamer.dashboard.values import word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
+from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,9 +10,9 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gossamer.dashboard.root import SWEEP
-from gossamer.dashboard.values import listed, mapping, number, shown, whole, word
+from gossamer.dashboard.values import shown, word
 from gossamer.record.objectives import GREATER_IS_BETTER, Judge
-from gossamer.system.reading import visible
+from gossamer.system.reading import listed, mapping, number, visible, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -21,8 +21,9 @@ from gossamer.dashboard.sweep_files import (
     trial_of,
     trials_there,
 )
-from gossamer.dashboard.values import number, whole, word
+from gossamer.dashboard.values import word
 from gossamer.record.objectives import GREATER_IS_BETTER, NEVER, Judge, shown_value
+from gossamer.system.reading import number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

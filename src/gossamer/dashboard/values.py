@@ -7,24 +7,10 @@ import math
 import sys
 from typing import Any, cast
 
-from gossamer.record.runs import LARGEST
-from gossamer.system.reading import clipped, visible
+from gossamer.system.reading import clipped, listed, mapping, visible
 
 MAX_WORD = 200
 """Characters of a text that is shown in a cell."""
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number of sane size; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    return value if -LARGEST < value < LARGEST else None
-
-
-def whole(value: Any) -> int | None:
-    """Return a whole number of sane size; None for anything else."""
-    found = number(value)
-    return None if found is None else int(found)
 
 
 def word(value: Any) -> str:
@@ -35,16 +21,6 @@ def word(value: Any) -> str:
 @functools.lru_cache(4096)
 def _word(text: str) -> str:  # hundreds of runs have the same names
     return visible(clipped(text, MAX_WORD))
-
-
-def mapping(value: Any) -> dict[str, Any]:
-    """Return an object as it is, and an empty one in place of anything else."""
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-
-
-def listed(value: Any) -> list[Any]:
-    """Return a list as it is, and an empty one in place of anything else."""
-    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def shown(value: Any) -> Any:

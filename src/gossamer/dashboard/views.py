@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gossamer.dashboard.root import HERE
-from gossamer.dashboard.values import listed, mapping
 from gossamer.errors import ConfigError
-from gossamer.system.reading import visible
+from gossamer.system.reading import listed, mapping, visible
 
 if TYPE_CHECKING:
     from collections.abc import Generator

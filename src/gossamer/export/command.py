@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json as json_module
 import os
-import re
 import shutil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,10 +22,10 @@ from gossamer.export.recording import ENVS, TOLERANCE, Agreement, check, record
 from gossamer.export.step import OneStep
 from gossamer.machine import same_folder, threads
 from gossamer.record.files import sync_folder, write_whole
-from gossamer.record.folder import RunFolder
+from gossamer.record.folder import RunFolder, file_name
 from gossamer.record.metrics import plain
 from gossamer.run.evaluate import play_episodes, stop_on_interrupt, watched
-from gossamer.run.load_policy import config_of, policy_and_checkpoint, typed_again
+from gossamer.run.load_policy import config_of, policy_and_checkpoint
 from gossamer.run.show import record_video
 from gossamer.spec import nested_obs
 from gossamer.system.devices import cpu_by_default
@@ -102,7 +101,7 @@ def export_run(
         refuse_without_onnx()
     target = _target(output, format) if output is not None else None
     folder = RunFolder.open(run)
-    config = config_of(folder, env_id, trust=trust, how=typed_again("export", folder))
+    config = config_of(folder, env_id, trust=trust, command="export")
     target = target or _target(_default_name(config, format), format)
     with watched(config, last_resort=True) as watch:
         loaded = _load(folder, config, checkpoint, learner)
@@ -141,8 +140,7 @@ def _target(output: str, kind: str) -> Path:
 
 
 def _default_name(config: TrainConfig, kind: str) -> str:
-    env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.env_id).strip("-.")[:100] or "env"
-    return f"{env}-{config.algorithm.name}{SUFFIXES[kind]}"
+    return f"{file_name(config.env_id)}-{config.algorithm.name}{SUFFIXES[kind]}"
 
 
 def _load(folder: RunFolder, config: TrainConfig, which: str | int, learner: int | None) -> _Loaded:

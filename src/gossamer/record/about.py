@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
-from gossamer.system.reading import clipped, open_plain, parse_json, read_whole
+from gossamer.record.readers import table_in
+from gossamer.system.reading import clipped, listed, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
+
+    from gossamer.record.readers import Reader
 
 ABOUT = "about.json"
 MAX_NAME_CHARS, MAX_TAGS, MAX_TAG_CHARS, MAX_NOTE_CHARS = 200, 20, 50, 5_000
@@ -36,30 +38,16 @@ class About:
     """Whether the run is hidden from tables."""
 
 
-def read_about(folder: Path) -> About:
+def read_about(files: Reader) -> About:
     """Return what is said about a run; nothing where its file is missing or damaged."""
-    return about_in(lambda: open_plain(folder / ABOUT))
-
-
-def about_in(open_file: Callable[[], BinaryIO]) -> About:
-    """Return what is said about a run; nothing where its file is missing or damaged.
-
-    Args:
-        open_file: opens the file.
-    """
-    try:
-        with open_file() as file:
-            return about_of(parse_json(read_whole(file, MAX_ABOUT_BYTES)))
-    except (OSError, ValueError):
-        return About()
+    return about_of(table_in(files, ABOUT, MAX_ABOUT_BYTES))
 
 
 def about_of(content: Any) -> About:
     """Return what the content of a file says, whoever has written it: too long texts are cut, all else is left out."""
-    told = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
-    tags = told.get("tags")
-    words = cast("list[Any]", tags) if isinstance(tags, list) else []
-    found = [clipped(_line(x), MAX_TAG_CHARS) for x in words[:MAX_TAGS] if isinstance(x, str)]
+    told = mapping(content)
+    tags = listed(told.get("tags"))[:MAX_TAGS]
+    found = [clipped(_line(x), MAX_TAG_CHARS) for x in tags if isinstance(x, str)]
     return About(
         name=clipped(_line(_text(told.get("name"))), MAX_NAME_CHARS),
         tags=tuple(dict.fromkeys(x for x in found if x)),

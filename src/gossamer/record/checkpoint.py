@@ -8,16 +8,15 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import math
 import shutil
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeVar
 
 from gossamer.errors import ConfigError
 from gossamer.record.files import read_safetensors, safetensors_chunks, sync_folder, write_hashed
-from gossamer.system.reading import open_plain, parse_json, read_plain, read_whole
+from gossamer.system.reading import mapping, open_plain, parse_json, read_plain, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -116,7 +115,8 @@ class CheckpointStore:
         """
         with self._writing:
             path = self._write(str(updates), updates, tensors, state, {})
-            self._prune()
+            for number in self.list()[: -self._keep] if self._keep else []:
+                _remove(self.folder / str(number))
         return path
 
     def save_scored(
@@ -129,12 +129,8 @@ class CheckpointStore:
     ) -> None:
         """Save as the best policy, or as the candidate, in place of the one before."""
         with self._writing:
-            known = score.half_width is not None and math.isfinite(score.half_width)
-            facts = {
-                "score": score.mean,
-                "episodes": score.episodes,
-                "half_width": score.half_width if known else None,
-            }
+            mean, episodes, half_width = score
+            facts = {"score": mean, "episodes": episodes, "half_width": half_width}
             self._write(name, updates, tensors, state, facts)
 
     def score(self, name: Scored = BEST) -> Score | None:
@@ -159,8 +155,7 @@ class CheckpointStore:
     def discard(self, name: Scored) -> None:
         """Remove the best policy, or the candidate, if there is one."""
         with self._writing:
-            _remove(self.folder / f"{name}.old")
-            _remove(self.folder / name)
+            self._discard(name)
 
     def list(self) -> list[int]:
         """Updates of the checkpoints that exist, ascending; whether they are intact shows on load."""
@@ -208,22 +203,22 @@ class CheckpointStore:
         with self._writing:
             newer = [number for number in self.list() if number > updates]
             for number in newer:
-                _remove(self.folder / str(number))
-                _remove(self.folder / f"{number}.old")
+                self._discard(str(number))
         return newer
+
+    def _discard(self, name: str) -> None:
+        _remove(self.folder / f"{name}.old")  # first, or a kill would bring it back
+        _remove(self.folder / name)
 
     def _rivals(self) -> tuple[str, ...]:
         """Return a line about the policy that may be better than the best; nothing if there is none."""
-        try:
-            waiting = self.score(CANDIDATE)
-        except UnreadableError:
-            waiting = None
-        if waiting is None:
-            return ()
-        return (
-            f"a policy that was evaluated higher, {waiting.mean:.4g} over {waiting.episodes} episodes, "
-            f"has not been confirmed as the best; to play with it: --checkpoint {CANDIDATE}",
-        )
+        with suppress(UnreadableError):
+            if (waiting := self.score(CANDIDATE)) is not None:
+                return (
+                    f"a policy that was evaluated higher, {waiting.mean:.4g} over {waiting.episodes} episodes, "
+                    f"has not been confirmed as the best; to play with it: --checkpoint {CANDIDATE}",
+                )
+        return ()
 
     def _load_last(self, wanted: Callable[[str], bool]) -> Checkpoint:
         damaged: list[tuple[int, str]] = []
@@ -237,9 +232,7 @@ class CheckpointStore:
                 f"checkpoint {newer} in {self.folder} is damaged ({reason}); using {number} instead"
                 for newer, reason in damaged
             )
-            return Checkpoint(
-                found.updates, found.tensors, found.state, found.path, warnings=warnings
-            )
+            return replace(found, warnings=warnings)
         if damaged:
             reasons = "; ".join(f"{number}: {reason}" for number, reason in damaged)
             raise ConfigError(
@@ -299,12 +292,6 @@ class CheckpointStore:
             elif path.suffix in (".old", ".partial") or not _is_there(path / MANIFEST):
                 _remove(path)
 
-    def _prune(self) -> None:
-        if not self._keep:
-            return
-        for number in self.list()[: -self._keep]:
-            _remove(self.folder / str(number))
-
     def _folders(self) -> list[Path]:
         try:
             return sorted(path for path in self.folder.iterdir() if _ours(path))
@@ -330,14 +317,13 @@ class CheckpointStore:
 
     def _read_manifest(self, path: Path) -> dict[str, Any]:
         try:
-            manifest: Any = parse_json(read_plain(path / MANIFEST))
+            known = mapping(parse_json(read_plain(path / MANIFEST)))
         except OSError as error:
             raise _unreadable(path / MANIFEST, error) from None
         except ValueError as error:
             raise DamagedError(f"{MANIFEST}: {_reason(error)}") from None
-        if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):  # pyright: ignore[reportUnknownMemberType]
+        if not isinstance(known.get("files"), dict):
             raise DamagedError(f"{MANIFEST}: not a manifest")
-        known = cast("dict[str, Any]", manifest)
         if known.get("format") != FORMAT:
             raise DamagedError(f"{MANIFEST}: format {known.get('format')!r:.40}, expected {FORMAT}")
         if type(known.get("updates")) is not int or known["updates"] < 0:

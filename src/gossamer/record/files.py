@@ -252,7 +252,11 @@ def read_safetensors(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str,
         raise ValueError("it has no header")
     header: Any = parse_json(file.read(length))
     places = _places(header, size - 8 - length)
-    _refuse_more_than_free(sum(x.end - x.begin for name, x in places.items() if wanted(name)))
+    needed = sum(x.end - x.begin for name, x in places.items() if wanted(name))
+    if needed > UNCHECKED_BYTES and needed > (free := free_memory()):
+        raise MemoryError(
+            f"it takes {needed / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free"
+        )
     found: dict[str, Tensor] = {}
     for name, (dtype, shape, begin, end) in places.items():
         if not wanted(name):
@@ -268,13 +272,6 @@ def read_safetensors(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str,
             raise ValueError(f"{name} is cut off")
         found[name] = torch.frombuffer(block, dtype=dtype).view(shape)
     return found
-
-
-def _refuse_more_than_free(num_bytes: int) -> None:
-    if num_bytes > UNCHECKED_BYTES and num_bytes > (free := free_memory()):
-        raise MemoryError(
-            f"it takes {num_bytes / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free"
-        )
 
 
 def _places(header: Any, num_bytes: int) -> dict[str, _Place]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import free_disk
 from gossamer.record.checkpoint import CheckpointStore
-from gossamer.record.files import take_lock, write_whole
+from gossamer.record.files import LOCK, take_lock, write_bytes, write_text
 from gossamer.record.machine import describe_machine, git_state, package_versions
 from gossamer.record.metrics import (
     keep_rows,
@@ -30,7 +30,7 @@ from gossamer.record.metrics import (
 )
 from gossamer.record.readers import FolderReader, json_in, settings_in
 from gossamer.record.requests import take
-from gossamer.record.runs import LOCK, find_run
+from gossamer.record.runs import find_run
 from gossamer.system.reading import clipped, expand, quoted, read_plain
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ MEMBERS_SECONDS = 3.0
 """How long a new session waits for processes of the last one; they end within a second."""
 OTHER_FOLDER = "; choose another with --run-folder PATH"
 MAX_ENV_NAME = 100
-"""Characters of an environment's id in the name of a folder."""
+"""Characters of an environment's id in a name of a file or folder."""
 _ROW_FILES = ("metrics.jsonl", "episodes.jsonl", "evaluation.jsonl")
 _OWN_NAMES = (
     "config.json",
@@ -60,15 +60,14 @@ _OWN_FOLDERS = ("monitor", "checkpoints", "tensorboard", "wandb")
 class RunFolder:
     """One run's folder. `create` and `open` find it; `lock` makes it this process's alone."""
 
-    def __init__(self, path: Path | str) -> None:
-        """Name a folder without touching it; the process may go to another one later."""
-        self._named_in = None if Path(path).is_absolute() else Path.cwd()
+    def __init__(self, path: Path | str, named_in: Path | None = None) -> None:
+        """Name a folder without touching it, below `named_in` or the folder that the process is in, which it may leave later."""
+        self._named_in = None if Path(path).is_absolute() else named_in or Path.cwd()
         self.path = Path(path) if self._named_in is None else self._named_in / path
         self._lock: int | None = None
         self._member: int | None = None
         self._created: list[Path] = []  # by this object, outermost first
-        self._ours = False  # locked before a run was in it
-        self._found: set[str] = set()  # what was in it all the same
+        self._mine: set[str] = set()  # names that nothing had when it was locked
 
     @property
     def shown(self) -> str:
@@ -86,7 +85,6 @@ class RunFolder:
         seed: int,
         root: str = "runs",
         named_in: Path | None = None,
-        min_free_bytes: int = MIN_FREE_BYTES,
     ) -> RunFolder:
         """Make a new, locked run folder; ConfigError, and nothing left behind, if that cannot be.
 
@@ -98,16 +96,13 @@ class RunFolder:
             seed: The run's seed.
             root: Where runs are kept.
             named_in: Folder that a relative path begins in; None: the one that the process is in.
-            min_free_bytes: Refuse a disk with less.
         """
         if path:
             target = expand(path, OTHER_FOLDER)
         else:
             stamp = time.strftime("%Y%m%d-%H%M%S")
             target = cls.path_of(env_id, algorithm, topology, root) / f"{stamp}-s{seed}"
-        folder = cls(target)
-        if named_in is not None and not target.is_absolute():
-            folder._named_in, folder.path = named_in, named_in / target
+        folder = cls(target, named_in)
         target, shown = folder.path, folder.shown
         if path and (below := _runs_below(target)):
             raise ConfigError(
@@ -116,22 +111,21 @@ class RunFolder:
             )
         try:
             if not _holds_run(target):
-                _check_space(target, min_free_bytes)
+                _check_space(target)
                 folder._make(numbered=not path)
                 folder.lock()
             # Asked again under the lock: another process may have been quicker.
-            folder._ours = not _holds_run(folder.path)
-            folder._found = {x for x in ("log.txt", *_OWN_FOLDERS) if (folder.path / x).exists()}
-            if not folder._ours:
+            if _holds_run(folder.path):
                 raise ConfigError(
                     f"--run-folder {shown} already holds a run; "
                     f"continue it with --resume {quoted(folder.shown)}, or name another folder"
                 )
+            new = {x for x in ("log.txt", *_OWN_FOLDERS) if not (folder.path / x).exists()}
+            folder._mine = {*_OWN_NAMES, *_ROW_FILES, LOCK, MEMBERS, *new}
         except OSError as error:
             folder.discard()
             raise ConfigError(
-                f"cannot write run folder {shown}: {error.strerror}; "
-                "choose another with --run-folder PATH"
+                f"cannot write run folder {shown}: {error.strerror}{OTHER_FOLDER}"
             ) from None
         except ConfigError:
             folder.discard()
@@ -141,7 +135,7 @@ class RunFolder:
     @staticmethod
     def path_of(env_id: str, algorithm: str, topology: str, root: str = "runs") -> Path:
         """Return the folder in which runs of such settings are kept, each below its own name."""
-        return Path(root) / _file_name(env_id) / f"{algorithm}-{topology}"
+        return Path(root) / file_name(env_id) / f"{algorithm}-{topology}"
 
     @classmethod
     def open(cls, run: str | os.PathLike[str], *, root: str = "runs") -> RunFolder:
@@ -222,15 +216,15 @@ class RunFolder:
 
     def discard(self) -> None:
         """Remove a run that `create` made and that has not begun; of a given folder, its files."""
-        if self._ours:
-            for name in {*_OWN_NAMES, *_ROW_FILES, "log.txt", LOCK, MEMBERS} - self._found:
-                (self.path / name).unlink(missing_ok=True)
-            for name in set(_OWN_FOLDERS) - self._found:
+        for name in self._mine:
+            if name in _OWN_FOLDERS:
                 shutil.rmtree(self.path / name, ignore_errors=True)
+            else:
+                (self.path / name).unlink(missing_ok=True)
         for path in reversed(self._created):
             with suppress(OSError):
                 path.rmdir()  # refuses to take what someone else put there
-        self._created, self._ours = [], False
+        self._created, self._mine = [], set()
         self.unlock()
 
     def checkpoints(self, keep: int = 0) -> CheckpointStore:
@@ -245,8 +239,8 @@ class RunFolder:
             content: What JSON holds, and numbers of numpy and torch.
             exact: Keep NaN and infinities, as only Python reads them; otherwise they become null.
         """
-        data = json.dumps(content if exact else plain(content), indent=1).encode() + b"\n"
-        write_whole(self.path / name, lambda file: file.write(data))
+        text = json.dumps(content if exact else plain(content), indent=1)
+        write_text(self.path / name, text + "\n")
 
     def read_json(self, name: str) -> Any:
         """Content of a JSON file; ConfigError if it is missing or damaged."""
@@ -322,8 +316,8 @@ class RunFolder:
 
     def cut(
         self, env_steps: int, updates: Mapping[int, int], *, episodes: int | None = None
-    ) -> int:
-        """Drop the log rows later than a checkpoint; return how many. Files are replaced whole.
+    ) -> None:
+        """Drop the log rows later than a checkpoint. Files are replaced whole.
 
         Args:
             env_steps: The checkpoint's; rows that tell no updates, as episodes, go if they have more.
@@ -343,12 +337,12 @@ class RunFolder:
                 return None
             return {**row, "env_steps": env_steps} if late else row
 
-        dropped = 0
         for name in _ROW_FILES:
-            counted = episodes if name == "episodes.jsonl" else None
-            dropped += keep_rows(self.path / name, kept, counted)
+            if name == "episodes.jsonl" and episodes is not None:
+                keep_rows(self.path / name, lambda row: row, episodes)
+            else:
+                keep_rows(self.path / name, kept)
         self._rewrite_monitors()
-        return dropped
 
     def _rewrite_monitors(self) -> None:
         # The CSVs repeat episodes.jsonl, so they are made from it: a kill between the two writes
@@ -364,7 +358,7 @@ class RunFolder:
         for path in monitors:
             new = b"".join(lines[path.name])
             if new != path.read_bytes():
-                write_whole(path, lambda file, data=new: file.write(data))
+                write_bytes(path, new)
 
     def _make(self, *, numbered: bool) -> None:
         for parent in reversed(self.path.parents):
@@ -395,7 +389,8 @@ def _holds_run(path: Path) -> bool:
     return any((path / name).exists() for name in names)
 
 
-def _file_name(text: str) -> str:
+def file_name(text: str) -> str:
+    """Return what of an environment's id can be in a name of a file or folder."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:MAX_ENV_NAME] or "env"
 
 
@@ -403,12 +398,12 @@ def _runs_below(target: Path) -> list[Path]:
     return [path.parent for n in (1, 2, 3) for path in target.glob("*/" * n + "config.json")]
 
 
-def _check_space(path: Path, min_free_bytes: int) -> None:
+def _check_space(path: Path) -> None:
     free = free_disk(path)
-    if free < min_free_bytes:
+    if free < MIN_FREE_BYTES:
         raise ConfigError(
             f"only {free / 2**20:.0f} MiB free at {path}, a run needs "
-            f"{min_free_bytes / 2**20:.0f} MiB; free some, or choose --run-folder on another disk"
+            f"{MIN_FREE_BYTES / 2**20:.0f} MiB; free some, or choose --run-folder on another disk"
         )
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from gossamer.machine import processor_name, visible_gpus
-from gossamer.record.files import write_whole
+from gossamer.record.files import write_text
 from gossamer.record.origin import state_folder
 from gossamer.system.cores import num_cores, num_cpus
-from gossamer.system.reading import parse_json, read_plain
+from gossamer.system.reading import listed, mapping, parse_json, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,29 +55,22 @@ def path_of(facts: Mapping[str, Any]) -> Path:
     return state_folder() / "machines" / f"{digest[:16]}.json"
 
 
-def read_machine() -> dict[str, Any]:
-    """Return what is known of this machine; empty: nothing, or nothing that can be read."""
+def tuned_entries() -> list[dict[str, Any]]:
+    """Return what was found out on this machine, as `write_tuned` takes it; empty: nothing, or nothing that can be read."""
     try:
-        held = parse_json(read_plain(path_of(machine_facts()), MAX_BYTES))
+        held = mapping(parse_json(read_plain(path_of(machine_facts()), MAX_BYTES)))
     except (OSError, ValueError):
-        return {}
-    if not isinstance(held, dict):
-        return {}
-    held = cast("dict[str, Any]", held)
-    return held if held.get("format") == FORMAT and isinstance(held.get("tuned"), list) else {}
+        return []
+    return [mapping(x) for x in listed(held.get("tuned"))] if held.get("format") == FORMAT else []
 
 
 def tuned_settings(env_id: str, algorithm: str) -> dict[str, Any]:
     """Return the settings that were fastest on this machine; empty: nobody has looked, or the defaults were."""
-    for entry in read_machine().get("tuned", []):
-        if not isinstance(entry, dict):
-            continue
-        entry = cast("dict[str, Any]", entry)
-        settings = entry.get("settings")
-        if (entry.get("env_id"), entry.get("algorithm")) != (env_id, algorithm):
-            continue
-        if isinstance(settings, dict) and TUNABLE.issuperset(cast("dict[str, Any]", settings)):
-            return cast("dict[str, Any]", settings)
+    for entry in tuned_entries():
+        settings = mapping(entry.get("settings"))
+        same = (entry.get("env_id"), entry.get("algorithm")) == (env_id, algorithm)
+        if same and TUNABLE.issuperset(settings):
+            return settings
     return {}
 
 
@@ -95,11 +88,7 @@ def write_tuned(entry: Mapping[str, Any], measured: Mapping[str, Any]) -> Path:
     facts = machine_facts()
     path = path_of(facts)
     same = (entry["env_id"], entry["algorithm"])
-    kept = [
-        x
-        for x in read_machine().get("tuned", [])
-        if isinstance(x, dict) and (x.get("env_id"), x.get("algorithm")) != same
-    ]
+    kept = [x for x in tuned_entries() if (x.get("env_id"), x.get("algorithm")) != same]
     held = {
         "format": FORMAT,
         "machine": facts,
@@ -107,5 +96,5 @@ def write_tuned(entry: Mapping[str, Any], measured: Mapping[str, Any]) -> Path:
         "tuned": [*kept, dict(entry)],
     }
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(path, lambda file: file.write(json.dumps(held, indent=1).encode()))
+    write_text(path, json.dumps(held, indent=1))
     return path

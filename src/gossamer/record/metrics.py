@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gossamer.record.files import write_whole
-from gossamer.system.reading import open_plain
+from gossamer.system.reading import mapping, open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,8 +63,7 @@ METRICS: Mapping[str, Metric] = {
         "minibatches that this learner has processed; each is an optimizer step, except before optimizer.learn_start",
     ),
     "version": Metric(
-        "versions",
-        "batches learnt so far, which is the version of the present parameters",
+        "versions", "batches learnt so far, which is the version of the present parameters"
     ),
     "learner": Metric("rank", "rank of the learner that wrote the row"),
     "steps_per_second": Metric(
@@ -242,12 +241,10 @@ METRICS: Mapping[str, Metric] = {
     ),
     "evaluation_best": Metric("return", "mean return of the best policy so far"),
     "evaluation_best_episodes": Metric(
-        "episodes",
-        "episodes over which evaluation_best is the mean",
+        "episodes", "episodes over which evaluation_best is the mean"
     ),
     "evaluation_candidate": Metric(
-        "return",
-        "mean return of the candidate for best policy (not confirmed yet)",
+        "return", "mean return of the candidate for best policy (not confirmed yet)"
     ),
     "evaluation_held_out_mean": Metric(
         "return", "mean return of the last evaluation on held-out tasks"
@@ -258,16 +255,14 @@ METRICS: Mapping[str, Metric] = {
 
 OWN = "own/"
 """Prefix of the metrics that come from parts of the user's own; METRICS cannot explain them."""
-_ENTROPY_OF = "learner/entropy_nats/"
+_PARTS = re.compile(r"^(learner/entropy_nats/).*", re.DOTALL)
 _LINKS = re.compile(r"^(topology/(?:staleness_updates|disagreement)_of_|learner/return_of_)\d+$")
 _NUMBERED = re.compile(rf"^(replay/(?:{'|'.join(_KINDS)}))_(?:[2-9]|[1-9]\d+)_")
 
 
 def name_in_table(name: str) -> str:
     """Return the name under which METRICS explains one: replays of a kind are numbered, links and parts of actions have names."""
-    if name.startswith(_ENTROPY_OF):
-        return f"{_ENTROPY_OF}part"
-    return _LINKS.sub(r"\1n", _NUMBERED.sub(r"\1_", name))
+    return _PARTS.sub(r"\1part", _LINKS.sub(r"\1n", _NUMBERED.sub(r"\1_", name)))
 
 
 def plain(value: Any) -> Any:
@@ -406,7 +401,7 @@ class EpisodeLog:
         with ExitStack() as stack:  # one that cannot be closed leaves the others to be
             stack.callback(self._open.clear)
             stack.callback(self._waiting.clear)
-            for env in [x for x, waiting in self._waiting.items() if waiting]:
+            for env in list(self._waiting):
                 stack.callback(self._write_waiting, env, keep_open=False)
             for file, _ in self._open.values():
                 stack.callback(file.close)
@@ -420,7 +415,7 @@ class EpisodeLog:
         finally:
             if keep_open:
                 self._open[env] = file, names
-            elif env not in self._open:
+            else:
                 file.close()
 
     def _monitor(self, env: int, info: Mapping[str, float]) -> tuple[BinaryIO, list[str]]:
@@ -446,8 +441,7 @@ def monitor_head(path: Path) -> tuple[bytes, list[str]]:
 
 def monitor_line(row: Mapping[str, Any], names: Sequence[str] = ()) -> bytes:
     """The line of a monitor CSV that belongs to a row of `episodes.jsonl`; `names` of its header."""
-    score, info = row.get("return"), row.get("info")
-    told: Mapping[str, Any] = cast("dict[str, Any]", info) if isinstance(info, dict) else {}
+    score, told = row.get("return"), mapping(row.get("info"))
     numbers = [None if score is None else round(score, 6), row.get("length"), row.get("time_s")]
     numbers += (told.get(name) for name in names)
     return (",".join("nan" if x is None else str(x) for x in numbers) + "\n").encode()
@@ -501,42 +495,31 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
 
 
 def keep_rows(
-    path: Path, kept: Callable[[dict[str, Any]], Mapping[str, Any] | None], count: int | None
-) -> int:
-    """Keep rows of a JSON-lines file; return how many went.
+    path: Path, kept: Callable[[dict[str, Any]], Mapping[str, Any] | None], count: int | None = None
+) -> None:
+    """Keep rows of a JSON-lines file, which is replaced whole if a row goes or changes.
 
     Args:
-        path: The file, which is replaced whole if a row goes or changes.
+        path: The file.
         kept: Returns a row as it is to be kept; None: it goes.
-        count: Keep exactly the first `count` rows instead, as they are.
+        count: Keep that many rows at most, the first; None: however many there are.
     """
-    if not path.exists():
-        return 0
-    num_lines = num_kept = num_changed = 0
 
-    def lines() -> Iterator[bytes]:
-        nonlocal num_lines, num_kept, num_changed
-        num_lines = num_kept = num_changed = 0
+    def lines() -> Iterator[tuple[bytes, bytes]]:
+        """Yield each line with the one that takes its place; empty: it goes."""
+        num_kept = 0
         with open_plain(path) as file:
             while line := file.readline(MAX_ROW_BYTES):
-                num_lines += 1
                 row = parse_row(line)
-                if row is None or (count is not None and num_kept >= count):
-                    continue
-                new = row if count is not None else kept(row)
+                new = None if row is None or num_kept == count else kept(row)
                 if new is None:
+                    yield line, b""
                     continue
                 num_kept += 1
-                if new is not row:
-                    num_changed += 1
-                    line = json.dumps(plain(new)).encode() + b"\n"
-                yield line
+                yield line, line if new is row else json.dumps(plain(new)).encode() + b"\n"
 
-    for _ in lines():
-        pass
-    if num_kept < num_lines or num_changed:
-        write_whole(path, lambda file: file.writelines(lines()))
-    return num_lines - num_kept
+    if path.exists() and any(old != new for old, new in lines()):
+        write_whole(path, lambda file: file.writelines(new for _, new in lines()))
 
 
 def _open_append(path: Path) -> BinaryIO:

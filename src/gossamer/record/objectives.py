@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from operator import le
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.readers import FolderReader, rows_in, table_in
+from gossamer.system.reading import number
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,14 +101,8 @@ def _reader(run: Path | Reader) -> Reader:
 
 def last_evaluation(run: Path | Reader) -> float | None:
     """Return the mean of the last evaluation of a run's policy; None if there was none."""
-    return next(
-        (
-            mean
-            for row in reversed(_of_policy(run))
-            if (mean := _number(row.get("mean"))) is not None
-        ),
-        None,
-    )
+    means = [number(row.get("mean")) for row in _of_policy(run)]
+    return next((x for x in reversed(means) if x is not None), None)
 
 
 def _of_policy(run: Path | Reader) -> list[dict[str, Any]]:
@@ -140,7 +136,7 @@ def measure(
     """
     summary = read_summary(run)
     if objective == "return":
-        return _number(summary.get("mean_return_last_100"))
+        return number(summary.get("mean_return_last_100"))
     if objective == "evaluation":
         return last_evaluation(run)
     points = curve(run, num_learners)
@@ -152,12 +148,6 @@ def measure(
     if reached is None:
         return NEVER
     return reached.seconds if objective == "seconds_to_score" else reached.env_steps
-
-
-def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if math.isfinite(value) else None
 
 
 def shown_value(objective: str, value: float | None) -> str:
@@ -185,7 +175,7 @@ def evaluations(
     """
     found: dict[int, float] = {}
     for row in _of_policy(run):
-        mean, steps, seconds = (_number(row.get(x)) for x in ("mean", "env_steps", "time_s"))
+        mean, steps, seconds = (number(row.get(x)) for x in ("mean", "env_steps", "time_s"))
         if mean is None or steps is None:
             continue
         share = steps / max(total_env_steps, 1)
@@ -218,13 +208,14 @@ class Judge:
             for objective in self.objectives
         ]
 
-    def better(self, one: float, other: float, objective: str) -> bool:
-        """Whether a value is better than another."""
-        return one > other if GREATER_IS_BETTER[objective] else one < other
+    def _costs(self, values: tuple[float, ...]) -> list[float]:
+        """Return the values of every objective so that less of each is better."""
+        pairs = zip(self.objectives, values, strict=True)
+        return [-value if GREATER_IS_BETTER[name] else value for name, value in pairs]
 
     def key(self, values: tuple[float, ...]) -> float:
         """Return what sorts trials by their first objective, the best first."""
-        return -values[0] if GREATER_IS_BETTER[self.objectives[0]] else values[0]
+        return self._costs(values)[0]
 
     def means(self, worth: Sequence[Sequence[float | None]]) -> tuple[tuple[float, ...], str]:
         """Return the mean of every objective over runs; none, and an objective's name, if some run has not recorded it."""
@@ -246,13 +237,9 @@ class Judge:
 
     def front(self, values: list[tuple[float, ...]]) -> list[int]:
         """Return which of some trials no other one beats in one objective without losing in another."""
+        costs = [self._costs(x) for x in values]
 
-        def beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-            pairs = list(zip(self.objectives, one, other, strict=True))
-            better = [self.better(x, y, name) for name, x, y in pairs]
-            worse = [self.better(y, x, name) for name, x, y in pairs]
-            return any(better) and not any(worse)
+        def is_beaten(own: list[float]) -> bool:
+            return any(x != own and all(map(le, x, own)) for x in costs)
 
-        return [
-            i for i, own in enumerate(values) if not any(beats(x, own) for x in values if x != own)
-        ]
+        return [i for i, own in enumerate(costs) if not is_beaten(own)]

@@ -18,7 +18,9 @@ import stat
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
+
+from gossamer.system.reading import mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,9 +40,9 @@ def mark(code: Iterable[str]) -> dict[str, str]:
 
 def began_here(meta: Any, code: Iterable[str]) -> bool:
     """Whether a run's meta.json shows that this user began it on this machine, with this code."""
-    origin = cast("dict[str, Any]", meta).get("origin") if isinstance(meta, dict) else None
+    origin = mapping(mapping(meta).get("origin"))
     try:
-        run, digest = str(origin["run"]), str(origin["digest"])  # type: ignore[index]
+        run, digest = str(origin["run"]), str(origin["digest"])
         made = _digest(_token(make=False), run, code)
     except (OSError, KeyError, TypeError):
         return False
@@ -59,9 +61,8 @@ def _digest(token: bytes, run: str, code: Iterable[str]) -> str:
 
 def _place(name: str) -> str | None:
     """Return the file or folders that the module of `module:name` is found in; None: nothing is found."""
-    top = name.rpartition(":")[0].partition(".")[
-        0
-    ]  # as whoever imports it does: a module's name may hold a colon
+    # As whoever imports it does: a module's name may hold a colon.
+    top = name.rpartition(":")[0].partition(".")[0]
     try:
         found = importlib.util.find_spec(top) if top else None
         # Where an environment is looked for that is not installed.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from gossamer.errors import ConfigError
 from gossamer.record.files import LOCK, is_locked
 from gossamer.record.metrics import rows_of
-from gossamer.system.reading import open_plain, parse_json, read_whole
+from gossamer.system.reading import MAX_TEXT_BYTES, mapping, open_plain, parse_json, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,14 +67,13 @@ def settings_in(files: Reader, folder: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", found)
 
 
-def table_in(files: Reader, name: str) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if it is missing or damaged."""
+def table_in(files: Reader, name: str, max_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if it is missing, damaged or longer than `max_bytes`."""
     try:
         with files.open(name) as file:
-            found = parse_json(read_whole(file))
+            return mapping(parse_json(read_whole(file, max_bytes)))
     except (OSError, ValueError):
         return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def rows_in(files: Reader, name: str) -> Iterator[dict[str, Any]]:

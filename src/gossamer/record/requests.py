@@ -73,13 +73,11 @@ class Requests:
             self._stop()
         self._waiting |= found - {"stop"}
 
-    def waiting(self, request: Request) -> bool:
-        """Whether something has been asked and not been seen to."""
-        return request in self._waiting
-
-    def done(self, request: Request) -> None:
-        """Record that a request is being seen to."""
+    def hear(self, request: Request) -> bool:
+        """Return whether something has been asked and not been seen to, as it is from now on."""
+        asked = request in self._waiting
         self._waiting.discard(request)
+        return asked
 
     def close(self) -> None:
         """Look no more, and forget what nobody hears."""

@@ -10,15 +10,14 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError
 from gossamer.record.about import read_about
 from gossamer.record.exits import state_of
-from gossamer.record.files import LOCK, is_locked
 from gossamer.record.metrics import last_row
 from gossamer.record.readers import FolderReader, table_in
-from gossamer.system.reading import clipped, expand, visible
+from gossamer.system.reading import clipped, expand, listed, mapping, number, visible, whole
 from gossamer.system.tables import columns
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 VIDEOS = "videos"
 """Folder in that of a run."""
-LARGEST = 1e18
-"""Number that a table shows."""
 
 
 def find_run(run: str | os.PathLike[str], root: str = "runs") -> Path:
@@ -42,12 +39,10 @@ def find_run(run: str | os.PathLike[str], root: str = "runs") -> Path:
         root: Where runs are kept.
     """
     given = expand(os.fspath(run))
-    if not isinstance(run, str):
-        if is_run(given):
-            return given
-        raise ConfigError(f"{given} is no run folder; gossamer runs lists them")
     if run != "last" and is_run(given):
         return given
+    if not isinstance(run, str):
+        raise ConfigError(f"{given} is no run folder; gossamer runs lists them")
     if run == "last":
         runs = find_runs(Path(root))
         if not runs:
@@ -109,11 +104,6 @@ def is_run(path: Path) -> bool:
         return (path / "config.json").is_file() and any((path / name).exists() for name in others)
     except OSError:  # it may not be looked into
         return False
-
-
-def is_running(path: Path) -> bool:
-    """Whether some process holds the run's lock."""
-    return is_locked(path / LOCK)
 
 
 def find_runs(root: Path) -> list[Path]:
@@ -218,33 +208,33 @@ def _read_run(path: Path) -> RunRow:
     config, summary = table_in(files, "config.json"), table_in(files, "summary.json")
     row = last_row(path / "metrics.jsonl")
     running = files.running
-    if running or _number(summary.get("env_steps")) is None:  # a live summary is out of date
+    if running or number(summary.get("env_steps")) is None:  # a live summary is out of date
         names = {"env_steps": "env_steps", "time_s": "seconds", "return_mean_100": _RETURN}
         names["steps_per_second"] = "steps_per_second"
         fresh = {name: row[key] for key, name in names.items() if row.get(key) is not None}
         summary = {**summary, **fresh}
-    best = _number(summary.get("best_evaluation"))
+    best = number(summary.get("best_evaluation"))
     if best is None or running:
         # What has been found since stands beside its parameters.
         manifest = table_in(files, "checkpoints/best/manifest.json")
-        found = _number(manifest.get("score"))
+        found = number(manifest.get("score"))
         best = best if found is None else found
     kind, _, topology = path.parent.name.partition("-")
-    about = read_about(path)
+    about = read_about(files)
     return RunRow(
         run=str(path),
         env=_word(config.get("env_id", path.parent.parent.name)),
         algorithm=_kind(config.get("algorithm"), kind),
         topology=_kind(config.get("topology"), topology),
         replays=tuple(
-            _kind(x, "") for x in _list(config.get("replays")) if _kind(x, "") != "queue"
+            _kind(x, "") for x in listed(config.get("replays")) if _kind(x, "") != "queue"
         ),
-        num_learners=int(_number(config.get("num_learners")) or 1),
-        seed=None if (seed := _number(config.get("seed"))) is None else int(seed),
-        env_steps=int(_number(summary.get("env_steps")) or 0),
-        seconds=_number(summary.get("seconds")) or 0.0,
-        steps_per_second=_number(summary.get("steps_per_second")),
-        mean_return_last_100=_number(summary.get(_RETURN)),
+        num_learners=whole(config.get("num_learners")) or 1,
+        seed=whole(config.get("seed")),
+        env_steps=whole(summary.get("env_steps")) or 0,
+        seconds=number(summary.get("seconds")) or 0.0,
+        steps_per_second=number(summary.get("steps_per_second")),
+        mean_return_last_100=number(summary.get(_RETURN)),
         best_evaluation=best,
         state=state_of(summary, running=running),
         name=visible(about.name),
@@ -256,20 +246,9 @@ def _read_run(path: Path) -> RunRow:
 _RETURN = "mean_return_last_100"
 
 
-def _number(value: Any) -> float | None:
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        return None
-    return value if -LARGEST < value < LARGEST else None  # nor is it infinite, or no number
-
-
 def _kind(section: Any, fallback: str) -> str:
-    if isinstance(section, dict):
-        section = cast("dict[str, Any]", section).get("name", fallback)
-    return _word(section) if isinstance(section, str) else fallback
-
-
-def _list(value: Any) -> list[Any]:
-    return cast("list[Any]", value) if isinstance(value, list) else []
+    name = mapping(section).get("name", section)
+    return _word(name) if isinstance(name, str) else fallback
 
 
 def _word(value: Any) -> str:
@@ -278,7 +257,7 @@ def _word(value: Any) -> str:
 
 def _began(path: Path) -> tuple[float, str]:
     meta = table_in(FolderReader(path), "meta.json")
-    return _number(meta.get("started_unix")) or 0.0, str(path)
+    return number(meta.get("started_unix")) or 0.0, str(path)
 
 
 _TEXTS = ("env", "algorithm", "replay", "state", "name", "tags", "run")

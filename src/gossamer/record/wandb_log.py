@@ -10,7 +10,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from gossamer.machine import MissingExtra
-from gossamer.record.files import write_whole
+from gossamer.record.files import write_text
 from gossamer.record.metrics import plain
 from gossamer.system.reading import parse_json, read_plain
 
@@ -64,6 +64,5 @@ def _id_and_project(path: Path) -> tuple[str, str]:
         project: str = re.fullmatch(r"[^/\\#?%:]{1,128}", held.get("project", PROJECT))[0]  # type: ignore[index]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         run_id, project = uuid.uuid4().hex[:12], os.environ.get("WANDB_PROJECT") or PROJECT
-        data = json.dumps({"id": run_id, "project": project}).encode()
-        write_whole(path, lambda file: file.write(data))
+        write_text(path, json.dumps({"id": run_id, "project": project}))
     return run_id, project

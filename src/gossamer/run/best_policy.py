@@ -49,7 +49,8 @@ class BestPolicy:
         # Nobody else writes them, and a disk that does not answer for a while must not look like an empty one.
         self._scores: dict[Scored, Score | None] = {x: store.score(x) for x in (BEST, CANDIDATE)}
         self._loaded: tuple[_Kept, _Kept | None] | None = None
-        self._rounds: _Rounds | None = None
+        self._pair: tuple[Identity, Identity | None] | None = None
+        self._earned: tuple[Evaluation, Evaluation] | None = None  # by this pair so far
         self._decided: Identity | None = None  # the candidate that was confirmed or not last
 
     @property
@@ -112,14 +113,14 @@ class BestPolicy:
             return None
         self._loaded = candidate, best
         pair = candidate.origin.identity, None if best is None else best.origin.identity
-        if self._rounds is None or self._rounds.pair != pair:
-            self._rounds = _Rounds(pair)
+        if self._pair != pair:
+            self._pair, self._earned = pair, None
         version, learner = candidate.origin.identity
         return Contest(
             Source(version, None if learner == "average" else learner),
             candidate.parameters(names),
             None if best is None else best.parameters(names),
-            self._rounds.played,
+            0 if self._earned is None else len(self._earned[0].returns),
         )
 
     def decide(self, candidate: Evaluation, best: Evaluation | None) -> None:
@@ -130,14 +131,16 @@ class BestPolicy:
             best: what the best has earned in the same episodes; None: it could not be read.
         """
         assert self._loaded is not None
-        assert self._rounds is not None
         challenger, holder = self._loaded
-        candidate, best = self._rounds.add(candidate, best)
-        if best is not None and self._rounds.played < self._confirm_episodes:
-            ahead = candidate.minus(best)
-            if not abs(ahead.mean) > ahead.half_width:  # which may be NaN
-                return
-        self._rounds = None
+        if best is not None:
+            if self._earned is not None:
+                candidate, best = self._earned[0].plus(candidate), self._earned[1].plus(best)
+            if len(candidate.returns) < self._confirm_episodes:
+                ahead = candidate.minus(best)
+                if not abs(ahead.mean) > ahead.half_width:  # which may be NaN
+                    self._earned = candidate, best
+                    return
+        self._earned = None
         wins = not math.isnan(candidate.mean) and (
             best is None or not candidate.mean <= best.mean  # which may be NaN
         )
@@ -226,28 +229,6 @@ class _Kept(NamedTuple):
         """Return what evaluation.jsonl tells of it."""
         facts = msgspec.structs.asdict(self.origin)
         return {"env_steps": facts.pop("env_steps"), "updates": self.updates, **facts}
-
-
-class _Rounds:
-    """What two policies have earned so far in the same episodes."""
-
-    def __init__(self, pair: tuple[Identity, Identity | None]):
-        self.pair = pair
-        self._held: tuple[Evaluation, Evaluation | None] | None = None
-
-    @property
-    def played(self) -> int:
-        """Episodes of each."""
-        return 0 if self._held is None else len(self._held[0].returns)
-
-    def add(
-        self, candidate: Evaluation, best: Evaluation | None
-    ) -> tuple[Evaluation, Evaluation | None]:
-        """Add episodes; return all so far."""
-        if self._held is not None and best is not None and self._held[1] is not None:
-            candidate, best = self._held[0].plus(candidate), self._held[1].plus(best)
-        self._held = candidate, best
-        return self._held
 
 
 def _score_of(result: Evaluation) -> Score:

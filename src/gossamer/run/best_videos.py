@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import CheckpointStore
     from gossamer.record.folder import RunFolder
 
-ENCODING = ("-threads", "1")
-"""Else the encoder takes all cores for moments."""
-
 
 def refuse_no_videos(config: TrainConfig) -> None:
     """Refuse a run whose videos could not be made, before it begins.
@@ -73,7 +70,6 @@ class BestVideos:
     ):
         self._config, self._folder, self._store = config, folder, store
         self._names, self._say = names, say
-        self._shown: int | None = None  # env steps of the policy that was recorded last
         self._works = True
 
     def record(self, policy: ActorCritic, stop: Callable[[], bool]) -> None:
@@ -103,11 +99,10 @@ class BestVideos:
         if self._store.score(BEST) is None:
             return
         env_steps = facts_of(self._store.load(BEST, lambda _: False), ScoredPolicy).env_steps
-        if env_steps is None or env_steps == self._shown:
+        if env_steps is None:
             return
         path = self._folder.path / VIDEOS / f"best-{env_steps:012d}.mp4"
-        if path.with_suffix(".json").exists():  # by an earlier session
-            self._shown = env_steps
+        if path.with_suffix(".json").exists():  # it was recorded before
             return
         best = self._store.load(BEST)
         tensors = policy_of(best.tensors)
@@ -125,7 +120,6 @@ class BestVideos:
                 seed=self._config.seed,
                 greedy=self._config.evaluation.greedy,
                 stop=stop,
-                encoding=ENCODING,
             )
             partial.replace(path)
         finally:
@@ -137,4 +131,3 @@ class BestVideos:
             "length": result.lengths[0],
         }
         self._folder.write_json(f"{VIDEOS}/{path.stem}.json", told)
-        self._shown = env_steps

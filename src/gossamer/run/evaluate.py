@@ -20,13 +20,8 @@ from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND
 from gossamer.record.terminal import is_live
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
-from gossamer.run.load_policy import (
-    config_of,
-    policy_and_checkpoint,
-    typed_again,
-    whose,
-    whose_in_words,
-)
+from gossamer.run.load_policy import config_of, policy_and_checkpoint, whose, whose_in_words
+from gossamer.run.show import record_video, show_episode
 from gossamer.run.stopping import Overdue, Stop, Watch, Watched, tell
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import cpu_by_default
@@ -36,11 +31,10 @@ from gossamer.system.streams import show_result
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator
 
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.roles.evaluator import EvaluationEpisodes
     from gossamer.types import VecEnv
 
 
@@ -88,14 +82,9 @@ def evaluate(
     config = config_of(folder, env_id, trust=trust)
     with watched(config, last_resort=False) as watch:
         policy = policy_and_checkpoint(folder, config, checkpoint, learner, torso)[0].to(where)
-        trials = _trials(config, policy, episodes, seed)
-        return _play(trials, policy, watch, sample=sample, seed=seed)
-
-
-def _trials(
-    config: TrainConfig, policy: ActorCritic, episodes: int, seed: int
-) -> list[EvaluationEpisodes]:
-    return build_trials(config, policy.spec, episodes=episodes, seed=seed, num_threads=num_cores())
+        return play_episodes(
+            config, policy, watch, episodes=episodes, sample=sample, seed=seed, quiet=True
+        )
 
 
 INTERRUPT_SECONDS = 5.0
@@ -133,35 +122,6 @@ def _without_advice(failure: RunFailed) -> str:
 
 
 @cpu_by_default()
-def _play(
-    trials: Sequence[EvaluationEpisodes],
-    policy: ActorCritic,
-    watch: Watch,
-    *,
-    sample: bool,
-    seed: int,
-    on_step: Callable[[VecEnv, int], None] | None = None,
-) -> Evaluation:
-    cores = num_cores() if policy.pixels and policy.device.type == "cpu" else 1
-    with (
-        threads(1),
-        same_folder(),
-        stop_on_interrupt(watch) as stop,
-        contextlib.ExitStack() as stack,
-    ):
-        envs = [stack.enter_context(contextlib.closing(trial.open())) for trial in trials]
-        return play_trials(
-            policy,
-            trials,
-            envs,
-            greedy=not sample,
-            seed=seed,
-            num_threads=cores,
-            stop=stop,
-            on_step=on_step,
-        )
-
-
 def play_episodes(
     config: TrainConfig,
     policy: ActorCritic,
@@ -170,14 +130,32 @@ def play_episodes(
     episodes: int,
     sample: bool,
     seed: int,
+    quiet: bool = False,
 ) -> Evaluation:
-    """Play what `gossamer eval` plays, and tell on standard error how far it has come; arguments as for `evaluate`."""
-    trials = _trials(config, policy, episodes, seed)
-    progress = _Progress(sum(trial.episodes for trial in trials))
-    try:
-        return _play(trials, policy, watch, sample=sample, seed=seed, on_step=progress)
-    finally:
-        progress.close()
+    """Play what `gossamer eval` plays, and unless `quiet`, tell on standard error how far it has come; else as `evaluate`."""
+    cores = num_cores()
+    trials = build_trials(config, policy.spec, episodes=episodes, seed=seed, num_threads=cores)
+    with (
+        threads(1),
+        same_folder(),
+        stop_on_interrupt(watch) as stop,
+        contextlib.ExitStack() as stack,
+    ):
+        progress = None
+        if not quiet:
+            progress = _Progress(sum(trial.episodes for trial in trials))
+            stack.callback(progress.close)
+        envs = [stack.enter_context(contextlib.closing(trial.open())) for trial in trials]
+        return play_trials(
+            policy,
+            trials,
+            envs,
+            greedy=not sample,
+            seed=seed,
+            num_threads=cores if policy.pixels and policy.device.type == "cpu" else 1,
+            stop=stop,
+            on_step=progress,
+        )
 
 
 def _episodes(count: int) -> str:
@@ -260,40 +238,24 @@ def evaluate_run(
     """Do what `gossamer eval` promises and print the result."""
     where = find_device(device, has_gpu=torch.cuda.is_available())
     folder = RunFolder.open(run)
-
-    config = config_of(folder, env_id, trust=trust, how=typed_again("eval", folder))
+    config = config_of(folder, env_id, trust=trust, command="eval")
     with watched(config, last_resort=True) as watch:
-        _evaluate_run(folder, config, watch, where, episodes=episodes, checkpoint=checkpoint, learner=learner,
-                      sample=sample, seed=seed, json=json, video=video, render=render)  # fmt: skip
-
-
-def _evaluate_run(
-    folder: RunFolder,
-    config: TrainConfig,
-    watch: Watch,
-    where: str,
-    *,
-    episodes: int,
-    checkpoint: str | int,
-    learner: int | None,
-    sample: bool,
-    seed: int,
-    json: bool,
-    video: str | None,
-    render: bool,
-) -> None:
-    policy, loaded = policy_and_checkpoint(folder, config, checkpoint, learner)
-    spec = policy.spec
-    policy = policy.to(where)
-    if video or render:
-        from gossamer.run.show import show
-
-        show(config, policy, seed=seed, greedy=not sample, video=video, window=render)
-    for remark in spec.remarks:
-        print(f"gossamer: {visible(remark)}", file=sys.stderr)
-    if not json:
-        print(f"{folder.shown}\n{spec.protocol}", flush=True)
-    result = play_episodes(config, policy, watch, episodes=episodes, sample=sample, seed=seed)
+        policy, loaded = policy_and_checkpoint(folder, config, checkpoint, learner)
+        spec = policy.spec
+        policy = policy.to(where)
+        if video:
+            shown = record_video(config, policy, video, seed=seed, greedy=not sample)
+            print(
+                f"wrote {video}: one episode of {shown.lengths[0]:,} steps, return {shown.mean:.4g}",
+                file=sys.stderr,
+            )
+        elif render:
+            show_episode(config, policy, seed=seed, greedy=not sample)
+        for remark in spec.remarks:
+            print(f"gossamer: {visible(remark)}", file=sys.stderr)
+        if not json:
+            print(f"{folder.shown}\n{spec.protocol}", flush=True)
+        result = play_episodes(config, policy, watch, episodes=episodes, sample=sample, seed=seed)
     if json:
         row = {
             "run": folder.shown,

@@ -29,34 +29,12 @@ from gossamer.topology.base import blend
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
 
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
     from gossamer.roles.policy import Policy
     from gossamer.spec import EnvSpec
-
-
-def load_weights(
-    policies: Iterable[ActorCritic],
-    folder: RunFolder,
-    which: str | int,
-    learner: int | None = None,
-) -> Checkpoint:
-    """Load a checkpoint's parameters and moments into networks that fit; return the checkpoint.
-
-    Args:
-        policies: the networks, which begin alike.
-        folder: of the run.
-        which: "last", "best", "candidate" or a number of updates.
-        learner: whose; None: the run's policy, which for learners that mix parameters is their average.
-    """
-    checkpoint = _read_weights(folder, which)
-    saved = _saved_policy(checkpoint, learner)
-    for policy in policies:
-        put_weights(policy, saved)
-    return checkpoint
 
 
 def read_policy(folder: RunFolder) -> SavedPolicy:
@@ -145,13 +123,24 @@ def _saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
 
 
 def config_of(
-    folder: RunFolder,
-    env_id: str = "",
-    *,
-    trust: bool = False,
-    how: Callable[[str, str], str] = in_python,
+    folder: RunFolder, env_id: str = "", *, trust: bool = False, command: str = ""
 ) -> TrainConfig:
-    """Return what a run was trained with; arguments as `saved_settings` has them, `env_id` what is named again."""
+    """Return what a run was trained with.
+
+    Args:
+        folder: of the run.
+        env_id: the environment, named again.
+        trust: import what the run names.
+        command: of gossamer that may be typed again so that it imports this; empty: a function was called from Python.
+    """
+    typed = f"gossamer {command} {quoted(folder.shown)}"
+
+    def again(name: str, value: str) -> str:  # quoted: names are a stranger's
+        if name != "env_id":
+            return f"{typed} --trust"
+        return f"{typed} --env {shlex.quote(value)}, or add --trust"
+
+    how = again if command else in_python
     saved = saved_settings(folder.path, given={"env_id": env_id}, trust=trust, how=how)
     assert saved is not None
     config = from_dict(saved)
@@ -243,15 +232,3 @@ def whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainCon
         if scores is not None and len(scores) < size and origin.best_learner is not None:
             why = ", which earned most in training"
     return f"learner {name} of {size}{why}, "
-
-
-def typed_again(command: str, folder: RunFolder) -> Callable[[str, str], str]:
-    """Return what tells, for `config_of`, how a command is typed so that it imports the code of a setting."""
-    typed = f"gossamer {command} {quoted(folder.shown)}"
-
-    def how(name: str, value: str) -> str:  # quoted: names are a stranger's
-        if name != "env_id":
-            return f"{typed} --trust"
-        return f"{typed} --env {shlex.quote(value)}, or add --trust"
-
-    return how

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build.replays import capacity_of, form_of, kept_replays
 from gossamer.errors import ConfigError
+from gossamer.record.readers import FolderReader, table_in
 from gossamer.replay.replay import columns_lost
 from gossamer.run.resumed_settings import sums_changed
 from gossamer.system.prefixes import without_prefix
@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 
 def known_to_differ(folder: RunFolder) -> str | None:
     """Return why a run's environments do not come back, as was found before; empty: they do, None: not known."""
-    with suppress(ConfigError):  # a damaged file
-        meta: Any = folder.read_json("meta.json")
-        found = meta.get("env_differs") if isinstance(meta, dict) else None
-        return found if isinstance(found, str) else None
-    return None
+    found = table_in(FolderReader(folder.path), "meta.json").get("env_differs")
+    return found if isinstance(found, str) else None
 
 
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:

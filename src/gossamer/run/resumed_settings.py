@@ -74,19 +74,17 @@ def for_this_machine(
     if machine.cores < saved.cores:
         names = ("learner_threads", "actor_threads", "env_threads")
         freed |= {name: 0 for name in names if getattr(config, name) > machine.cores}
-    config = replace(config, **{name: x for name, x in freed.items() if name not in given})
-    if not machine.gpus and "replays" not in given:
-        replays = [
+    if not machine.gpus:
+        freed["replays"] = tuple(
             replace(x, device="auto")
             if isinstance(x, Selector) and x.device == "cuda" and f"replays.{i}.device" not in given
             else x
             for i, x in enumerate(config.replays)
-        ]
-        config = replace(config, replays=tuple(replays))
-    transport = getattr(config.topology, "transport", "auto")
-    if transport == "nccl" and not machine.gpus and "topology.transport" not in given:
-        config = replace(config, topology=replace(config.topology, transport="auto"))
-    return config
+        )
+        transport = getattr(config.topology, "transport", "auto")
+        if transport == "nccl" and "topology.transport" not in given:
+            freed["topology"] = replace(config.topology, transport="auto")
+    return replace(config, **{name: x for name, x in freed.items() if name not in given})
 
 
 def resumed_plan(

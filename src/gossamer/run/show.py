@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import sys
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build.evaluation_tasks import training_tasks
@@ -14,36 +13,17 @@ from gossamer.roles.evaluator import evaluate
 from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from gossamer.config import TrainConfig
-    from gossamer.envs.render import RenderMode
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.roles.evaluator import Evaluation
 
 VIDEO_FPS = 30
 FORMATS = (".mp4", ".gif")
-
-
-def show(
-    config: TrainConfig,
-    policy: ActorCritic,
-    *,
-    seed: int,
-    greedy: bool,
-    video: str | None,
-    window: bool,
-) -> None:
-    """Play one episode; write it to `video` (.mp4 or .gif), or show it in a window."""
-    if video:
-        result = record_video(config, policy, video, seed=seed, greedy=greedy)
-        print(
-            f"wrote {video}: one episode of {result.lengths[0]:,} steps, return {result.mean:.4g}",
-            file=sys.stderr,
-        )
-    elif window:
-        _play(config, policy, "human", lambda _: None, seed=seed, greedy=greedy)
+ENCODING = ["-threads", "1"]
+"""Else the encoder takes all cores for moments, from a run that trains beside."""
 
 
 def record_video(
@@ -54,7 +34,6 @@ def record_video(
     seed: int,
     greedy: bool,
     stop: Callable[[], bool] = lambda: False,
-    encoding: Sequence[str] = (),
 ) -> Evaluation:
     """Play one episode, write it to a file (.mp4 or .gif), and return what it has earned.
 
@@ -65,14 +44,12 @@ def record_video(
         seed: of the episode.
         greedy: take the likeliest action instead of sampling.
         stop: asked every step; True raises Interrupted.
-        encoding: more words for ffmpeg.
     """
-    writer = _open_video(str(path), encoding)
+    writer = _open_video(str(path))
     try:
-        return _play(
+        return show_episode(
             config,
             policy,
-            "rgb_array",
             lambda picture: writer.append_data(_even(picture)),
             seed=seed,
             greedy=greedy,
@@ -82,19 +59,20 @@ def record_video(
         writer.close()
 
 
-def _play(
+def show_episode(
     config: TrainConfig,
     policy: ActorCritic,
-    mode: RenderMode,
-    on_picture: Callable[[Any], None],
+    on_picture: Callable[[Any], None] | None = None,
     *,
     seed: int,
     greedy: bool,
     stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
+    """Play one episode, in a window or for a function that is called with its pictures; arguments as for `record_video`."""
+
     def on_step(shown: Any, _: int) -> None:
         picture = shown.render()
-        if mode == "rgb_array" and picture is not None:
+        if on_picture is not None and picture is not None:
             on_picture(picture)
 
     with same_folder():
@@ -103,7 +81,7 @@ def _play(
             config.env,
             seed,
             config.max_episode_steps,
-            render_mode=mode,
+            render_mode="human" if on_picture is None else "rgb_array",
             tasks=training_tasks(config, policy.spec),
         )
         return evaluate(
@@ -111,7 +89,7 @@ def _play(
         )
 
 
-def _open_video(path: str, encoding: Sequence[str] = ()) -> Any:
+def _open_video(path: str) -> Any:
     if not path.endswith(FORMATS):
         raise ConfigError(f"--video {path}: write {' or '.join(FORMATS)}, for example game.mp4")
     if not expand(path).absolute().parent.is_dir():
@@ -120,9 +98,7 @@ def _open_video(path: str, encoding: Sequence[str] = ()) -> Any:
         imageio: Any = importlib.import_module("imageio.v2")
         if path.endswith(".gif"):
             return imageio.get_writer(path, duration=1000 / VIDEO_FPS, loop=0)
-        return imageio.get_writer(
-            path, fps=VIDEO_FPS, macro_block_size=2, output_params=list(encoding)
-        )
+        return imageio.get_writer(path, fps=VIDEO_FPS, macro_block_size=2, output_params=ENCODING)
     except (ImportError, ValueError) as error:
         raise ConfigError(
             f"--video {path} needs imageio with ffmpeg ({' '.join(str(error).split())[:80]}); "

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import CANDIDATE
+from gossamer.record.readers import FolderReader, table_in
 from gossamer.run.recorder import Window
 from gossamer.run.stopping import end_of
 
@@ -38,10 +37,7 @@ def finished(
     )
     if ended is None:
         return None, {}
-    summary: dict[str, Any] = {}
-    with suppress(ConfigError):
-        found: Any = folder.read_json("summary.json")
-        summary = found if isinstance(found, dict) else {}
+    summary = table_in(FolderReader(folder.path), "summary.json")
     told = isinstance(summary.get("seconds"), int | float)
     if not told or summary.get("updates") != updates:
         (steps, seconds), store = record.paced, folder.checkpoints()

@@ -338,12 +338,10 @@ class Supervisor:
         if group.ending or not group.all_began:
             return
         free = group.order is None and not self._checkpoints.busy and group.all_learn
-        if requests.waiting("checkpoint") and free:
-            requests.done("checkpoint")
+        if free and requests.hear("checkpoint"):
             self._recorder.say("saving a checkpoint, as was asked")
             group.order_checkpoint()
-        if requests.waiting("evaluate"):
-            requests.done("evaluate")
+        if requests.hear("evaluate"):
             self._evaluations.request()
 
     def _replace(self, index: int, how: str) -> None:

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import visible_gpus
-from gossamer.record.files import is_locked, take_lock
-from gossamer.record.runs import LOCK, is_run, is_running
+from gossamer.record.files import LOCK, is_locked, take_lock
+from gossamer.record.runs import is_run
 from gossamer.system.cores import can_pin, cpus_by_core, num_cores
 from gossamer.system.reading import read_plain
 
@@ -186,7 +186,7 @@ class LocalRun:
         if self._process is not None:
             return self._process.pid
         # Its own word comes first: the sweep may have been killed before it could write down whom it had started.
-        told = _number_in(self._run.folder / LOCK, 0) if is_running(self._run.folder) else 0
+        told = _number_in(self._run.folder / LOCK, 0) if is_locked(self._run.folder / LOCK) else 0
         return max(told, 0) or _number_in(self._run.lock, 0)
 
 

@@ -30,6 +30,8 @@ MAX_BITS = 128
 """Longest whole number, in bits; a random generator's state has so many."""
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095
 """Longest part of a path, and longest path, in bytes; file systems allow no more."""
+LARGEST = 1e18
+"""Number that a table shows."""
 
 _LONG_NAME = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]++\.){{{MAX_DEPTH + 1}}}")
 
@@ -108,6 +110,29 @@ def visible(text: str) -> str:
 def without_controls(text: str) -> str:
     """Return a text without what moves a cursor or commands a terminal; bytes of files' names stay as they are."""
     return "".join(ascii(c)[1:-1] if unicodedata.category(c) == "Cc" else c for c in text)
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """Return an object as it is, and an empty one in place of anything else."""
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a list as it is, and an empty one in place of anything else."""
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def number(value: Any) -> float | None:
+    """Return a finite number of sane size; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if -LARGEST < value < LARGEST else None
+
+
+def whole(value: Any) -> int | None:
+    """Return a whole number of sane size; None for anything else."""
+    found = number(value)
+    return None if found is None else int(found)
 
 
 def _too_deep() -> ValueError:

@@ -18,8 +18,8 @@ import ray
 from ray.exceptions import RayError
 
 from gossamer.errors import RunFailed
+from gossamer.record.files import LOCK
 from gossamer.record.folder import MEMBERS
-from gossamer.record.runs import LOCK
 from gossamer.run.placements.cluster.session import Session
 
 if TYPE_CHECKING:
