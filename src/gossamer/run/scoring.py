@@ -82,7 +82,7 @@ class Scoring:
         size, scores = self._config.num_learners, dict(self._scores)  # an evaluator adds to them
         if self._picks_best and len(scores) < size:
             # Until all have been evaluated, by what they earn in training.
-            earned = {rank: self._recorder.mean_return_of(rank) for rank in range(size)}
+            earned = {rank: self._recorder.window.mean_of(rank) for rank in range(size)}
             scores = {rank: mean for rank, mean in earned.items() if mean is not None}
         return best_of(scores)
 

@@ -307,12 +307,12 @@ class Supervisor:
         if self.exit is None:
             recorder = self._recorder
             # Of many learners the mean takes milliseconds.
-            asked = self._config.stop_at_return is not None and recorder.full_window()
+            asked = self._config.stop_at_return is not None and recorder.window.full
             self.exit = end_of(
                 self._config,
                 env_steps=self._placement.env_steps,
                 seconds=recorder.seconds(),
-                mean_return=recorder.mean_return() if asked else None,
+                mean_return=recorder.window.mean() if asked else None,
             )
         self.exit = self.exit or self._stop.exit
         return self.exit is not None

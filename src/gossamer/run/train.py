@@ -630,7 +630,7 @@ class _Run(Watched):
         for line in wording.learners_in_words(
             self._config,
             self._scoring.scores_saved,
-            recorder.mean_return_of,
+            recorder.window.mean_of,
             self._scoring.best_saved,
         ):
             recorder.say(line)
@@ -649,7 +649,7 @@ class _Run(Watched):
             restarts=self._supervisor.restarts,
             seconds=recorder.seconds(),
             steps_per_second=recorder.steps_per_second(placement.env_steps),
-            mean_return=recorder.mean_return(),
+            mean_return=recorder.window.mean(),
             best=recorder.best,
             candidate=recorder.candidate,
             best_learner=self._scoring.best_saved,
