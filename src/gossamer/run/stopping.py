@@ -175,10 +175,6 @@ class Watched:
     def look(self) -> None:
         """Do what is to be done now and then, whatever the main thread is at."""
 
-    def seconds(self) -> float:
-        """Return the seconds that count for a limit of time."""
-        return 0.0
-
     def leave(self) -> None:
         """Ask threads to leave what they are at: the deadline has passed."""
 
@@ -202,7 +198,7 @@ class Watch:
         patience_seconds: for environments.
         watched: what is watched; another may take its place.
         stop: kept by this: what has not ended by its deadline is interrupted.
-        stop_after: seconds of what is watched at which it is asked to end; 0: never.
+        ends_at: moment, by the monotonic clock, at which what is watched is asked to end.
         last_resort: end the process if nothing else helps; it is not ours where we are a library.
     """
 
@@ -212,11 +208,11 @@ class Watch:
         watched: Watched,
         stop: Stop,
         *,
-        stop_after: float = 0.0,
+        ends_at: float = math.inf,
         last_resort: bool = False,
     ):
-        self.watched, self.stop = watched, stop
-        self._stop_after, self._ends_process = stop_after, last_resort
+        self.watched, self.stop, self.ends_at = watched, stop, ends_at
+        self._ends_process = last_resort
         self._slow = SlowCalls(patience_seconds)
         self._announced_at = math.inf  # the request that the user has been told of
         self._left = False  # whether the deadline has passed, and it was told to leave
@@ -324,8 +320,7 @@ class Watch:
                 self.watched.say(line)
             if failure is not None:
                 self._interrupt(Overdue(failure))
-            limit = self._stop_after if self.stop.exit is None else 0.0
-            if limit and self.watched.seconds() >= limit:
+            if now >= self.ends_at and self.stop.exit is None:
                 self.stop.ask(Exit("done", "stop_after_seconds"))
             self._keep(now)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 import traceback
@@ -196,13 +197,14 @@ def _train_watched(
     config = with_ratio(config)
     validate(config)
     began = process_began() if argv is not None else time.time()
-    ticks_before = time.time() - began - time.monotonic()  # the clock of the day may be set
-
+    ends_at = math.inf
+    if config.stop_after_seconds:  # the clock of the day may be set
+        ends_at = time.monotonic() - (time.time() - began) + config.stop_after_seconds
     with Watch(
         config.patience_seconds,
-        _Preparing(ticks_before),
+        Watched(),
         Stop(config.stop_within_seconds),
-        stop_after=config.stop_after_seconds,
+        ends_at=ends_at,
         last_resort=argv is not None,
     ) as watch:
         try:
@@ -260,16 +262,6 @@ def _train(
     finally:
         if folder is not None:
             folder.unlock()
-
-
-class _Preparing(Watched):
-    """A session that has yet to find out what it needs."""
-
-    def __init__(self, ticks_before: float):
-        self._ticks_before = ticks_before
-
-    def seconds(self) -> float:
-        return self._ticks_before + time.monotonic()
 
 
 class _Session:
@@ -436,6 +428,7 @@ class _Session:
             if self.state is not None:
                 self._cut_back(folder)
                 supervisor.load_state(self.state)
+                self.watch.ends_at -= before
             self.recorder.open(resumed_at=self.state.env_steps if self.state else None)
         except BaseException as error:
             if self.folder is None:
@@ -564,9 +557,6 @@ class _Run(Watched):
 
     def look(self) -> None:
         self._requests.look()
-
-    def seconds(self) -> float:
-        return self._recorder.seconds()
 
     def leave(self) -> None:
         self._placement.stop.stop()
