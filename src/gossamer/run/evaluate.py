@@ -27,7 +27,7 @@ from gossamer.run.load_policy import (
     whose,
     whose_in_words,
 )
-from gossamer.run.stopping import Overdue, Stop, Watch, Watched, tell
+from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, tell
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import visible
@@ -109,9 +109,9 @@ def watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
     with Watch(config.patience_seconds, _Playing(stop), stop, last_resort=last_resort) as watch:
         try:
             yield watch
-        except Overdue as overdue:
-            if overdue.failure is not None:
-                raise RunFailed(_without_advice(overdue.failure)) from None
+        except GivenUp as given_up:
+            raise RunFailed(_without_advice(given_up.failure)) from None
+        except Overdue:
             raise KeyboardInterrupt from None
 
 

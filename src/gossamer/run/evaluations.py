@@ -106,9 +106,7 @@ class Evaluations:
                 evaluator.work(stop=lambda: self._stop.is_requested)
         except Interrupted:
             pass  # a signal: the next version is the last
-        except Overdue as overdue:
-            if overdue.failure is not None:
-                raise
+        except Overdue:
             return True
         return False
 
@@ -184,9 +182,7 @@ class Evaluations:
         with stop.within(seconds), threads(1):  # as in every evaluation before
             try:
                 self._scoring.finish(evaluator, lambda: stop.is_requested or stop.over)
-            except (Interrupted, Overdue) as stopped:
-                if isinstance(stopped, Overdue) and stopped.failure is not None:
-                    raise
+            except (Interrupted, Overdue):
                 if not stop.is_requested:
                     self._recorder.say(
                         f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
@@ -210,9 +206,7 @@ class Evaluations:
         with stop.within(seconds), threads(1):
             try:
                 self._scoring.leave(evaluator, lambda: stop.skips or stop.over)
-            except (Interrupted, Overdue) as stopped:
-                if isinstance(stopped, Overdue) and stopped.failure is not None:
-                    raise
+            except (Interrupted, Overdue):
                 if not stop.skips:
                     self._recorder.say(
                         f"The last policy was not evaluated: that takes longer than {seconds:.0f} s"

@@ -37,20 +37,24 @@ SHOW_CURSOR = "\033[?25h"
 
 
 class Overdue(BaseException):
-    """Raised in the main thread, wherever it is: its time is over.
+    """Raised in the main thread, wherever it is: its time is over."""
+
+
+class GivenUp(BaseException):
+    """Raised in the main thread, wherever it is: it cannot go on.
 
     Args:
-        failure: why the run cannot go on; None: it was asked to stop.
+        failure: why.
     """
 
-    def __init__(self, failure: RunFailed | None = None):
+    def __init__(self, failure: RunFailed):
         super().__init__()
         self.failure = failure
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the failure behind an `Overdue`, or the error itself."""
-    return error.failure or error if isinstance(error, Overdue) else error
+    """Return the failure behind a `GivenUp`, or the error itself."""
+    return error.failure if isinstance(error, GivenUp) else error
 
 
 def end_of(
@@ -96,7 +100,7 @@ class Stop:
         """Whether a signal came after that."""
         self.is_saving = False
         """Whether something goes on that is interrupted only as the last resort."""
-        self.raised: Overdue | KeyboardInterrupt | None = None
+        self.raised: BaseException | None = None
         """What was raised in the main thread, wherever it was, since deadlines were last lifted."""
         self.within_seconds = within_seconds
         # Moments by the monotonic clock; infinite: there is none.
@@ -126,7 +130,7 @@ class Stop:
     @property
     def failure(self) -> RunFailed | None:
         """Why what goes on is given up, if it is."""
-        return self.raised.failure if isinstance(self.raised, Overdue) else None
+        return self.raised.failure if isinstance(self.raised, GivenUp) else None
 
     @property
     def over(self) -> bool:
@@ -289,7 +293,7 @@ class Watch:
         self.stop.raised = None
         self._interrupt(KeyboardInterrupt())
 
-    def _interrupt(self, error: Overdue | KeyboardInterrupt) -> None:
+    def _interrupt(self, error: BaseException) -> None:
         """Raise in the main thread, wherever it is; sleeping and waiting for others end too."""
         if not self._in_main or self.stop.raised is not None:
             return
@@ -319,7 +323,7 @@ class Watch:
             for line in lines:
                 self.watched.say(line)
             if failure is not None:
-                self._interrupt(Overdue(failure))
+                self._interrupt(GivenUp(failure))
             if now >= self.ends_at and self.stop.exit is None:
                 self.stop.ask(Exit("done", "stop_after_seconds"))
             self._keep(now)

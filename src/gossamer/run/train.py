@@ -46,7 +46,7 @@ from gossamer.run.resumed_settings import changes
 from gossamer.run.scoring import Scoring
 from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import is_repeatable
-from gossamer.run.stopping import Overdue, Stop, Watch, Watched, hand_over, tell
+from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, hand_over, tell
 from gossamer.run.summary import summary_of
 from gossamer.run.supervisor import Supervisor
 from gossamer.system.beginning import Beginning
@@ -221,9 +221,11 @@ def _train_watched(
                 quiet,
                 on_row,
             )
-        except Overdue as overdue:
+        except GivenUp as given_up:
+            raise given_up.failure from None
+        except Overdue:
             at = at_work()
-            raise overdue.failure or RunFailed(
+            raise RunFailed(
                 f"stopped before training began: --stop-after-seconds {config.stop_after_seconds:g} have passed"
                 + f"; {at}" * bool(at)
             ) from None
@@ -366,7 +368,7 @@ class _Session:
         try:
             with self.watch.stop.within(self.config.stop_within_seconds):
                 close()
-        except Overdue:
+        except (Overdue, GivenUp):
             at = at_work()
             tell("gossamer: closing was left unfinished" + f": {at}" * bool(at))
 
@@ -595,10 +597,9 @@ class _Run(Watched):
         try:
             try:
                 supervisor.run(load, go_back, resumed=resumed)
-            except Overdue as overdue:
-                if overdue.failure is not None:
-                    raise overdue.failure from None
-            except (Interrupted, Stopped):
+            except GivenUp as given_up:
+                raise given_up.failure from None
+            except (Overdue, Interrupted, Stopped):
                 pass
             if not supervisor.final_snapshot_queued:
                 supervisor.leave()
