@@ -219,7 +219,6 @@ class Watch:
         self._ends_process = last_resort
         self._slow = SlowCalls(patience_seconds)
         self._announced_at = math.inf  # the request that the user has been told of
-        self._left = False  # whether the deadline has passed, and it was told to leave
         self._written_bytes: int | None = None
         self._written_at = -math.inf
         self._closed = threading.Event()
@@ -335,15 +334,12 @@ class Watch:
             now >= stop.asked_at + ANNOUNCE_SECONDS
         ):
             self._announced_at = stop.asked_at
-            words = at_work()
-            watched.say(f"stopping, within {self._bound} s" + f"; {words}" * bool(words))
+            watched.say(f"stopping, within {self._bound} s{at_work('; {}')}")
         if now < stop.deadline:
             if now >= stop.raised_at + LAST_RESORT_SECONDS:
                 self._end_process(now)
             return
-        if not self._left:
-            self._left = True
-            watched.leave()
+        watched.leave()
         if now >= stop.deadline + RAISE_SECONDS and not stop.is_saving:
             self._interrupt(Overdue())
         if now >= stop.deadline + 2 * watched.save_seconds() + LAST_RESORT_SECONDS:

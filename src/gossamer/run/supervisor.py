@@ -392,9 +392,8 @@ class Supervisor:
     def _tell_lost(self, saved: int | None) -> None:
         self.exit = self.exit or self._stop.exit
         at = "at all" if saved is None else f"after env step {saved:,}"
-        words = at_work()
         self._recorder.say(
-            f"The present batch was abandoned: nothing {at} is saved" + f" ({words})" * bool(words)
+            f"The present batch was abandoned: nothing {at} is saved" + at_work(" ({})")
         )
 
 

@@ -224,10 +224,9 @@ def _train_watched(
         except GivenUp as given_up:
             raise given_up.failure from None
         except Overdue:
-            at = at_work()
             raise RunFailed(
                 f"stopped before training began: --stop-after-seconds {config.stop_after_seconds:g} have passed"
-                + f"; {at}" * bool(at)
+                + at_work("; {}")
             ) from None
         finally:
             beginning.over()
@@ -369,8 +368,7 @@ class _Session:
             with self.watch.stop.within(self.config.stop_within_seconds):
                 close()
         except (Overdue, GivenUp):
-            at = at_work()
-            tell("gossamer: closing was left unfinished" + f": {at}" * bool(at))
+            tell("gossamer: closing was left unfinished" + at_work(": {}"))
 
     def _load(self, ranks: range) -> InitialState | None:
         """Return the state that learners begin with, with the tensors of these ranks; they may be given up."""
