@@ -205,7 +205,7 @@ class Evaluations:
         self._recorder.notice(text)  # in place of what Ctrl-C would have lost until now
         with stop.within(seconds), threads(1):
             try:
-                self._scoring.leave(evaluator, lambda: stop.skips or stop.over)
+                evaluator.evaluate_newest(lambda: stop.skips or stop.over, few=True)
             except (Interrupted, Overdue):
                 if not stop.skips:
                     self._recorder.say(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Score
     from gossamer.record.folder import RunFolder
     from gossamer.roles.acting_group import Episode
-    from gossamer.roles.evaluator import Evaluation
+    from gossamer.roles.evaluator import Evaluation, Source
     from gossamer.run.checkpoint_contents import WindowState
 
 WINDOW = 100
@@ -248,16 +248,10 @@ class Recorder:
         )
 
     def on_evaluation(
-        self,
-        result: Evaluation,
-        *,
-        version: int,
-        updates: int,
-        env_steps: int,
-        learner: int | None,
-        ships: bool,
+        self, result: Evaluation, source: Source, at: tuple[int, int], *, ships: bool
     ) -> None:
-        """Record an evaluation of a learner, or of the average (None); `ships`: of the run's policy."""
+        """Record an evaluation of a source's policy, `at` so many updates and env steps; `ships`: of the run's policy."""
+        updates, env_steps = at
         if ships:
             self.last_evaluation = {
                 "evaluation_mean": result.mean,
@@ -266,7 +260,7 @@ class Recorder:
                 "evaluation_env_steps": env_steps,
             }
             if self._config.num_learners > 1 and self._config.topology.run_policy == "best":
-                self.last_evaluation["evaluation_learner"] = learner or 0
+                self.last_evaluation["evaluation_learner"] = source.learner or 0
             if result.held_out is not None:
                 self.last_evaluation["evaluation_held_out_mean"] = result.held_out.mean
         self._evaluations.write(
@@ -274,8 +268,8 @@ class Recorder:
                 "time_s": round(self.seconds(), 3),
                 "env_steps": env_steps,
                 "updates": updates,
-                "version": version,
-                "learner": name_of(learner),
+                "version": source.version,
+                "learner": name_of(source.learner),
                 **result.as_dict(),
                 "confirmation": False,
             }

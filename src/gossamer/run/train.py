@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     import torch
 
     from gossamer.run.checkpoint_contents import InitialState, RunState
-    from gossamer.run.host_protocol import LoadInitialState, Placement
+    from gossamer.run.host_protocol import LoadInitialState
     from gossamer.run.prepare import Prepared
 
 
@@ -318,39 +318,24 @@ class _Session:
             requests = Requests(folder.path, partial(self.watch.request, "request"))
             stack.callback(requests.close)
             stop, checkpoints = self.watch.stop, Checkpointing(self.config, store, self.watch.stop)
-            scoring = Scoring(
-                self.config,
-                self.recorder,
-                store,
-                placement.names,
-                lambda: (placement.updates, placement.env_steps),
-                BestVideos(self.config, folder, store, placement.names, self.recorder.say)
-                if self.config.evaluation.video
-                else None,
-            )
+            videos = None
+            if self.config.evaluation.video:
+                videos = BestVideos(self.config, folder, store, placement.names, self.recorder.say)
+            scoring = Scoring(self.config, self.recorder, store, placement, videos)
+            evaluations = Evaluations(self.config, placement, self.recorder, scoring, stop)
             supervisor = Supervisor(
                 self.config,
                 folder,
                 placement,
                 self.recorder,
                 checkpoints,
-                Evaluations(self.config, placement, self.recorder, scoring, stop),
+                evaluations,
                 stop,
                 requests,
                 making=wording.making_in_words(self.config, self.plan.num_envs),
             )
-            stack.callback(self._close, supervisor.close)
-            self.watch.watched = run = _Run(
-                self.config,
-                folder,
-                stop,
-                placement,
-                self.recorder,
-                checkpoints,
-                scoring,
-                supervisor,
-                requests,
-            )
+            stack.callback(self._close, evaluations.close)
+            self.watch.watched = run = _Run(supervisor, scoring)
             before = {} if self.folder is None else folder.read_settings()
             self._write_beginning(folder, supervisor, layers, argv)
             self._introduce(folder, before, placement.restore_seconds or 0.0)
@@ -532,52 +517,39 @@ class _Session:
 class _Run(Watched):
     """A run of which everything is made: it trains to its end, and writes down which that was."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        folder: RunFolder,
-        stop: Stop,
-        placement: Placement,
-        recorder: Recorder,
-        checkpoints: Checkpointing,
-        scoring: Scoring,
-        supervisor: Supervisor,
-        requests: Requests,
-    ):
-        self._config, self._folder, self._stop = config, folder, stop
-        self._placement, self._recorder, self._checkpoints = placement, recorder, checkpoints
-        self._scoring, self._supervisor, self._requests = scoring, supervisor, requests
+    def __init__(self, supervisor: Supervisor, scoring: Scoring):
+        self._supervisor, self._scoring = supervisor, scoring
         self._exit_code: int | None = None  # once it has ended
 
     def say(self, text: str) -> None:
-        self._recorder.say(text)
+        self._supervisor.recorder.say(text)
 
     def notice(self, text: str) -> bool:
-        return self._recorder.notice(text)
+        return self._supervisor.recorder.notice(text)
 
     def look(self) -> None:
-        self._requests.look()
+        self._supervisor.requests.look()
 
     def leave(self) -> None:
-        self._placement.stop.stop()
+        self._supervisor.placement.stop.stop()
 
     def save_seconds(self) -> float:
-        return self._checkpoints.longest_seconds
+        return self._supervisor.checkpoints.longest_seconds
 
     def written_bytes(self) -> int | None:
-        return self._checkpoints.written_bytes
+        return self._supervisor.checkpoints.written_bytes
 
     def last_words(self) -> int:
         if self._exit_code is not None:  # it is closing that does not end
             return self._exit_code
-        supervisor, failure = self._supervisor, self._stop.failure
+        supervisor, failure = self._supervisor, self._supervisor.stop.failure
         if failure is not None:
             supervisor.exit = Exit("failed", wording.headline(failure))
         elif not supervisor.saved:
             supervisor.leave_at_once()
         with suppress(OSError):
-            self._folder.write_json("summary.json", self._summary())
-        self.say(wording.ending(self._summary(), self._folder))
+            supervisor.folder.write_json("summary.json", self._summary())
+        self.say(wording.ending(self._summary(), supervisor.folder))
         if failure is not None:
             tell(f"gossamer: {wording.headline(failure)}")
         return int(failure is not None)
@@ -590,7 +562,8 @@ class _Run(Watched):
         Raises:
             RunFailed: the run could not go on; its folder says why.
         """
-        supervisor, recorder, folder = self._supervisor, self._recorder, self._folder
+        supervisor, recorder = self._supervisor, self._supervisor.recorder
+        folder = supervisor.folder
         failure: BaseException | None = None
         try:
             try:
@@ -602,7 +575,7 @@ class _Run(Watched):
             if not supervisor.final_snapshot_queued:
                 supervisor.leave()
             supervisor.finish_saving()
-            self._stop.settle()
+            supervisor.stop.settle()
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
             supervisor.exit = Exit("failed", wording.headline(error))
@@ -616,12 +589,9 @@ class _Run(Watched):
                 write()
             except OSError as error:
                 failure = failure or error
-        for line in wording.learners_in_words(
-            self._config,
-            self._scoring.scores_saved,
-            recorder.window.mean_of,
-            self._scoring.best_saved,
-        ):
+        scores, best = self._scoring.scores_saved, self._scoring.best_saved
+        mean_of = recorder.window.mean_of
+        for line in wording.learners_in_words(supervisor.config, scores, mean_of, best):
             recorder.say(line)
         recorder.say(wording.ending(ended, folder))
         folder.unlock()
@@ -631,16 +601,17 @@ class _Run(Watched):
         return TrainResult(folder.path, ended)
 
     def _summary(self) -> dict[str, Any]:
-        placement, recorder = self._placement, self._recorder
+        supervisor = self._supervisor
+        placement, recorder = supervisor.placement, supervisor.recorder
         return summary_of(
             env_steps=placement.env_steps,
             updates=placement.updates,
-            restarts=self._supervisor.restarts,
+            restarts=supervisor.restarts,
             seconds=recorder.seconds(),
             steps_per_second=recorder.steps_per_second(placement.env_steps),
             mean_return=recorder.window.mean(),
             best=recorder.best,
             candidate=recorder.candidate,
             best_learner=self._scoring.best_saved,
-            ended=self._supervisor.exit,
+            ended=supervisor.exit,
         )
