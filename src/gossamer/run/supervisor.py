@@ -366,9 +366,7 @@ class Supervisor:
     @property
     def saved(self) -> bool:
         """Whether the last that was learnt is on disk."""
-        return self.final_snapshot_queued and not (
-            self.checkpoints.busy or self.checkpoints.failed
-        )
+        return self.final_snapshot_queued and not (self.checkpoints.busy or self.checkpoints.failed)
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""
