@@ -139,7 +139,7 @@ class Supervisor:
                     raise placement.stop.error
                 self._order_what_is_due()
                 self._see_to_requests()
-                may_evaluate = group.some_told and not group.ending
+                may_evaluate = group.ranks_told and not group.ending
                 if may_evaluate and self.evaluations.evaluate_in_turn():
                     self._order_what_is_due()
             if self.exit is None:
@@ -242,15 +242,17 @@ class Supervisor:
     def _record(self, told: ProgressReport) -> None:
         for learner, episode in told.episodes:
             self.recorder.on_episode(episode, learner)
-        self._group.note_rows(told)
-        if not told.last:
+        self._group.ranks_told.update(row["learner"] for row in told.rows)
+        if told.last:
+            self._group.last_rows += told.rows
+        else:
             self._write_rows(told.rows)
         self.checkpoints.save_initial()
 
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self.recorder, self.placement.env_steps
         apart, ranks = None, self._group.ranks
-        if self._group.have_told(ranks):  # the pace is that of all
+        if ranks <= self._group.ranks_told:  # the pace is that of all
             recorder.on_version(env_steps, last=last)
             boards = self.placement.boards if self.config.num_learners > 1 else None
             apart = boards and boards.disagreement
@@ -279,7 +281,8 @@ class Supervisor:
         fill_absent_learners(learners, absent, self.checkpoints.updates)
         ended = self._group.has_ended
         if ended:
-            self._write_rows(self._group.take_last_rows(), last=True)
+            self._write_rows(self._group.last_rows, last=True)
+            self._group.last_rows = []
         state = RunState(
             [learners[rank] for rank in sorted(learners)],
             parts[0].plan,
@@ -288,7 +291,7 @@ class Supervisor:
             evaluation_budget=self.evaluations.budget,
             policies=self.evaluations.state(),
         )
-        if self._group.some_told or ended:
+        if self._group.ranks_told or ended:
             seconds = max(part.seconds for part in parts)
             self.checkpoints.save(state, seconds=seconds)
         else:
@@ -321,7 +324,8 @@ class Supervisor:
                 group.order_end()
             return
         if group.waits_for_newcomer(in_step=self.config.topology.staleness == 0):
-            group.give_up_checkpoint()
+            group.release()
+            group.checkpoint_overdue = True  # to be ordered anew once all learn
         wanted = self.checkpoints.due or group.checkpoint_overdue
         if wanted and group.order is None and group.all_began and group.all_learn:
             group.order_checkpoint()
