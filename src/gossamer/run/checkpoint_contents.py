@@ -206,7 +206,7 @@ def _rank_and_name(on_disk: str) -> tuple[int, str]:
     # Names of leaves of observations have slashes too, behind a role's: "actor.0.obs/state/speed".
     bare = not slash or "." in rank
     found = (0, on_disk) if bare else (int(rank), name)
-    if name_on_disk(*found) != on_disk:
+    if found[0] < 0 or name_on_disk(*found) != on_disk:
         raise ValueError(on_disk)
     return found
 
