@@ -138,12 +138,13 @@ class Evaluations:
 
     @property
     def stuck(self) -> bool:
-        """Whether an evaluation does not come back."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether an evaluation, or a role of the placement, does not come back."""
+        evaluating = self._thread is not None and self._thread.is_alive()
+        return evaluating or self._placement.stuck
 
     def close(self) -> None:
         """Free what the evaluator holds, unless it or a role of the placement is still at something."""
-        if self._evaluator is not None and not (self.stuck or self._placement.stuck):
+        if self._evaluator is not None and not self.stuck:
             self._evaluator.close()
         self._evaluator = None
 
@@ -158,15 +159,14 @@ class Evaluations:
         if evaluator is None:
             return
         self._evaluate_run_policy_next()
-        stuck = self.stuck or self._placement.stuck
         if ended is None or (ended.kind != "done" and ended.cause != ON_ROW):
-            if not stuck:
+            if not self.stuck:
                 self._finish_stopped(evaluator, finish_saving)
                 self._scoring.settle()
             return
         stop.settle()
         stop.exit = ended  # no other end is asked for, but by a signal
-        if stuck:
+        if self.stuck:
             self._recorder.say(
                 "The final evaluation was skipped: an environment is still in a step or an evaluation"
             )

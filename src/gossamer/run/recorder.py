@@ -342,9 +342,8 @@ class Recorder:
             self._metrics.write(row)
             if own["learner"] == first and self._on_row is not None:
                 said = self._on_row(plain(row))
-                stops = isinstance(said, bool | np.bool_) and bool(
-                    said
-                )  # no number of characters written
+                # No number of characters written.
+                stops = isinstance(said, bool | np.bool_) and bool(said)
         return stops
 
     def _of_run(

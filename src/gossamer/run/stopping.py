@@ -330,9 +330,7 @@ class Watch:
     def _keep(self, now: float) -> None:
         """See to it that what was asked to end does."""
         stop, watched = self.stop, self.watched
-        if stop.asked_at not in (math.inf, self._announced_at) and (
-            now >= stop.asked_at + ANNOUNCE_SECONDS
-        ):
+        if stop.asked_at != self._announced_at and now >= stop.asked_at + ANNOUNCE_SECONDS:
             self._announced_at = stop.asked_at
             watched.say(f"stopping, within {self._bound} s{at_work('; {}')}")
         if now < stop.deadline:

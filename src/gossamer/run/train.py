@@ -145,12 +145,10 @@ def train(
         config, beginning, time.time(), resume=resume, torso=torso, quiet=quiet, on_row=on_row
     )
     try:
-        result, stopped_by = _train_watched(asked)
+        return _train_watched(asked)
     except ConfigError as error:
         # The mistake is the caller's: where in here it was noticed tells nothing.
         raise error.with_traceback(None) from None
-    hand_over(stopped_by)
-    return result
 
 
 def train_command(
@@ -181,11 +179,11 @@ def train_command(
         layers=layers,
         argv=argv,
     )
-    return _train_watched(asked)[0]
+    return _train_watched(asked)
 
 
-def _train_watched(asked: Asked) -> tuple[TrainResult, int]:
-    """Train within its limits of time; return the signal that stopped it too, 0 if none did."""
+def _train_watched(asked: Asked) -> TrainResult:
+    """Train within its limits of time; a program's own handler hears of the signal that stopped it."""
     config = with_ratio(asked.config)
     validate(config)
     limit, ends_at = config.stop_after_seconds, math.inf
@@ -209,7 +207,9 @@ def _train_watched(asked: Asked) -> tuple[TrainResult, int]:
             ) from None
         finally:
             asked.beginning.over()
-    return result, watch.stop.signal
+    if asked.argv is None:
+        hand_over(watch.stop.signal)
+    return result
 
 
 @cpu_by_default()
