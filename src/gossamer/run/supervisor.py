@@ -142,8 +142,7 @@ class Supervisor:
                 may_evaluate = group.ranks_told and not group.ending
                 if may_evaluate and self.evaluations.evaluate_in_turn():
                     self._order_what_is_due()
-            if self.exit is None:
-                self._reached_end()
+            self._reached_end()
         finally:
             placement.end()
             self.evaluations.join()
@@ -258,19 +257,16 @@ class Supervisor:
             apart = boards and boards.disagreement
         rows = [{**row, "env_steps": env_steps} for row in told]
         first = min(ranks)
-        for row in rows:
-            if row["learner"] == first and (share := self.evaluations.take_share()) is not None:
+        for row in (row for row in rows if row["learner"] == first):
+            if (share := self.evaluations.take_share()) is not None:
                 row["share/evaluation"] = share
-            if row["learner"] == first and (machines := self._machines()):
+            hosts = self.placement.hosts
+            # Of a cluster alone; nobody learns any more where all have told everything.
+            if machines := {x.machine for x in hosts if x.machine and x.state.phase != "done"}:
                 row |= {"cluster/hosts": len(machines), "cluster/restarts": self.restarts}
         stops = recorder.on_rows(rows, env_steps, disagreement=apart, first=first)
         if stops and not last:
             self.stop.ask(Exit("stopped", ON_ROW))
-
-    def _machines(self) -> set[str]:
-        """Return the machines of a cluster that learners run on; empty: there is no cluster."""
-        hosts = self.placement.hosts
-        return {x.machine for x in hosts if x.machine and x.state.phase != "done"}
 
     def _save_when_whole(self) -> None:
         parts = self._group.parts()
@@ -379,13 +375,10 @@ class Supervisor:
     def leave(self) -> None:
         """Save what the run begins with, if it has learnt nothing yet, and tell that the batch at work is lost."""
         self.checkpoints.save_initial()
-        self._tell_lost(self.checkpoints.saved_env_steps)
+        self.tell_lost(self.checkpoints.saved_env_steps)
 
-    def leave_at_once(self) -> None:
-        """Tell what is lost where nobody waits for a checkpoint that is being written."""
-        self._tell_lost(self.checkpoints.on_disk)
-
-    def _tell_lost(self, saved: int | None) -> None:
+    def tell_lost(self, saved: int | None) -> None:
+        """Tell that the batch at work is lost, as is all after so many saved env steps; None: nothing is saved."""
         self.exit = self.exit or self.stop.exit
         at = "at all" if saved is None else f"after env step {saved:,}"
         self.recorder.say(

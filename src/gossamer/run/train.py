@@ -512,7 +512,7 @@ class _Run(Watched):
         if failure is not None:
             supervisor.exit = Exit("failed", wording.headline(failure))
         elif not supervisor.saved:
-            supervisor.leave_at_once()
+            supervisor.tell_lost(supervisor.checkpoints.on_disk)
         with suppress(OSError):
             supervisor.folder.write_json("summary.json", self._summary())
         self.say(wording.ending(self._summary(), supervisor.folder))
