@@ -224,12 +224,12 @@ class Watch:
         self._closed = threading.Event()
         self._signals: Signals | None = None
         self._before: Any = None
-        self._in_main = False
+        self._main: int | None = None  # the main thread, if that is what is watched
 
     def __enter__(self) -> Watch:
         """Begin to watch."""
-        self._in_main = threading.current_thread() is threading.main_thread()
-        if self._in_main:
+        if threading.current_thread() is threading.main_thread():
+            self._main = threading.get_ident()
             self._before = signal.signal(signal.SIGURG, self._on_urgent)
         self._last = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -240,7 +240,7 @@ class Watch:
         """Stop watching."""
         self._closed.set()
         self._thread.join(1.0)
-        if self._in_main:
+        if self._main is not None:
             signal.signal(signal.SIGURG, self._before)
 
     @contextlib.contextmanager
@@ -249,10 +249,7 @@ class Watch:
     ) -> Generator[None]:
         """Context in which signals are answered, by this thread where the main thread does not come to it."""
         with Signals(answer, numbers) as self._signals:
-            try:
-                yield
-            finally:
-                self._signals = None
+            yield
 
     def on_signal(self, number: int) -> None:
         """Answer a signal to a run: the first asks it to stop, the second ends it at once.
@@ -294,12 +291,10 @@ class Watch:
 
     def _interrupt(self, error: BaseException) -> None:
         """Raise in the main thread, wherever it is; sleeping and waiting for others end too."""
-        if not self._in_main or self.stop.raised is not None:
+        if self._main is None or self.stop.raised is not None:
             return
         self.stop.raised, self.stop.raised_at = error, time.monotonic()
-        ident = threading.main_thread().ident
-        assert ident is not None
-        signal.pthread_kill(ident, signal.SIGURG)
+        signal.pthread_kill(self._main, signal.SIGURG)
 
     def _on_urgent(self, *_: object) -> None:
         if self.stop.raised is not None:
@@ -316,8 +311,8 @@ class Watch:
             # A process that was suspended (Ctrl-Z) has not been watched all that time.
             passed, self._last = min(now - self._last, 1.0), now
             self.watched.look()
-            if (signals := self._signals) is not None:
-                signals.hear()
+            if self._signals is not None:
+                self._signals.hear()
             lines, failure = self._slow.look(passed)
             for line in lines:
                 self.watched.say(line)
