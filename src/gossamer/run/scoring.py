@@ -59,9 +59,8 @@ class Scoring:
         self._placement, self._videos = placement, videos
         self._best_policy = BestPolicy(store, recorder, config.evaluation.confirm_episodes)
         self._scores: dict[int, float] = {}  # by learner that is scored on its own; the latest last
-        self._picks_best = config.num_learners > 1 and config.topology.run_policy == "best"
         # Of learners that mix their parameters the average is the run's policy.
-        self._averages = config.num_learners > 1 and config.topology.run_policy == "average"
+        self._run_policy = config.topology.run_policy if config.num_learners > 1 else ""
 
     def load_state(self, state: RunPolicies) -> None:
         """Continue from the `state` of a checkpoint."""
@@ -72,14 +71,14 @@ class Scoring:
         """Return learners' scores, and whose policy is the run's by them."""
         self.scores_saved, self.best_saved = dict(self._scores), self._best()
         return RunPolicies(
-            policy_of=None if self._averages else self.best_saved or 0,
+            policy_of=None if self._run_policy == "average" else self.best_saved or 0,
             best_learner=self.best_saved,
             scores=list(self.scores_saved.items()),
         )
 
     def _best(self) -> int | None:
         size, scores = self._config.num_learners, dict(self._scores)  # an evaluator adds to them
-        if self._picks_best and len(scores) < size:
+        if self._run_policy == "best" and len(scores) < size:
             # Until all have been evaluated, by what they earn in training.
             earned = {rank: self._recorder.window.mean_of(rank) for rank in range(size)}
             scores = {rank: mean for rank, mean in earned.items() if mean is not None}
@@ -96,9 +95,9 @@ class Scoring:
         placement, learner = self._placement, source.learner
         at = source.at or (placement.updates, placement.env_steps)
         self.evaluated_at = time.monotonic()
-        ships = learner is None or not self._averages
+        ships = learner is None or self._run_policy != "average"
         self._recorder.on_evaluation(result, source, at, ships=ships)
-        if learner is not None and self._picks_best:
+        if learner is not None and self._run_policy == "best":
             self._scores.pop(learner, None)
             self._scores[learner] = result.mean
         if ships:
