@@ -47,16 +47,6 @@ def name_of(learner: int | None) -> int | Literal["average"]:
     return "average" if learner is None else learner
 
 
-def _told_of(best: Score | None, candidate: Score | None) -> dict[str, float]:
-    """Return what rows of metrics tell of the best policy, and of a candidate, where there are such."""
-    row: dict[str, float] = {}
-    if best is not None:
-        row["evaluation_best"] = best.mean
-        if best.episodes is not None:  # as in an older run
-            row["evaluation_best_episodes"] = best.episodes
-    return row if candidate is None else {**row, "evaluation_candidate": candidate.mean}
-
-
 class Window:
     """The last training episodes, of several learners as many of each: short ones come more often.
 
@@ -354,8 +344,14 @@ class Recorder:
             "episodes": self.episodes.count,
             **self._usage(),
             **self.last_evaluation,
-            **_told_of(self.best, self.candidate),
         }
+        best, candidate = self.best, self.candidate  # an evaluator changes them
+        if best is not None:
+            row["evaluation_best"] = best.mean
+            if best.episodes is not None:  # as in an older run
+                row["evaluation_best_episodes"] = best.episodes
+        if candidate is not None:
+            row["evaluation_candidate"] = candidate.mean
         if disagreement is not None:
             apart = disagreement()
             row["topology/disagreement"] = sum(apart.values()) / len(apart)

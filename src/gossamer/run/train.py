@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     import torch
 
     from gossamer.run.checkpoint_contents import InitialState, RunState
-    from gossamer.run.host_protocol import LoadInitialState
     from gossamer.run.prepare import Prepared
 
 
@@ -292,7 +291,9 @@ class _Session:
             before = {} if self.prepared.folder is None else folder.read_settings()
             self._write_beginning(supervisor)
             self._introduce(before, placement.restore_seconds or 0.0)
-            return run.to_its_end(self._load, self._go_back, resumed=resumed)
+            return run.to_its_end(
+                partial(supervisor.run, self._load, self._go_back, resumed=resumed)
+            )
 
     def _close(self, close: Callable[[], None]) -> None:
         """Close what a run holds, within the bound of a stop: an environment may hang there too."""
@@ -520,10 +521,8 @@ class _Run(Watched):
             tell(f"gossamer: {wording.headline(failure)}")
         return int(failure is not None)
 
-    def to_its_end(
-        self, load: LoadInitialState, go_back: Callable[[], bool], *, resumed: bool
-    ) -> TrainResult:
-        """Train to the end; arguments as for `Supervisor.run`.
+    def to_its_end(self, train: Callable[[], None]) -> TrainResult:
+        """Train to the end, by a function that does so.
 
         Raises:
             RunFailed: the run could not go on; its folder says why.
@@ -533,7 +532,7 @@ class _Run(Watched):
         failure: BaseException | None = None
         try:
             try:
-                supervisor.run(load, go_back, resumed=resumed)
+                train()
             except GivenUp as given_up:
                 raise given_up.failure from None
             except (Overdue, Interrupted, Stopped):
