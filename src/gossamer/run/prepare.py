@@ -75,6 +75,8 @@ class Prepared:
     plan: Plan
     folder: RunFolder | None
     """Of the run that is continued; None: it is new."""
+    before: Mapping[str, Any]
+    """Its settings until now; empty: it is new."""
     state: RunState | None
     """That is continued from; of its tensors those of learners in this process."""
     replays: list[str]
@@ -157,7 +159,7 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
         source = RunFolder.open(config.init_from)
         refuse_misfit(config, spec, read_policy(source), torso)
         config = replace(config, init_from=str(source.path.resolve()))
-    return Prepared(config, spec, plan, folder, state, replays, tried, remark, home)
+    return Prepared(config, spec, plan, folder, before, state, replays, tried, remark, home)
 
 
 def _find_end(config: TrainConfig, folder: RunFolder, state: RunState) -> Finished | None:

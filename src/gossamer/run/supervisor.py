@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFailed
@@ -66,7 +66,6 @@ class Supervisor:
         evaluations: evaluates policies.
         stop: asked to.
         requests: what the run is asked for from beside it.
-        making: what to tell if hosts take long to begin; empty: nothing.
     """
 
     config: TrainConfig
@@ -77,13 +76,12 @@ class Supervisor:
     evaluations: Evaluations
     stop: Stop
     requests: Requests
-    making: InitVar[str] = ""
     exit: Exit | None = None
     """How the run ends, once that is known."""
+    _group: HostGroup = field(init=False)
 
-    def __post_init__(self, making: str) -> None:
+    def __post_init__(self) -> None:
         """Be ready to answer the placement."""
-        self._group = HostGroup(self.placement, making=making)
         self.placement.before_snapshot = self.finish_saving
         self.placement.asked_to_stop = lambda: self.stop.exit is not None
 
@@ -93,13 +91,21 @@ class Supervisor:
         self.evaluations.load_state(state)
         self.checkpoints.load_state(state)
 
-    def run(self, load: LoadInitialState, go_back: Callable[[], bool], *, resumed: bool) -> None:
+    def run(
+        self,
+        load: LoadInitialState,
+        go_back: Callable[[], bool],
+        *,
+        resumed: bool,
+        making: str = "",
+    ) -> None:
         """Train to the end, then evaluate the run's final policy.
 
         Args:
             load: reads the state that learners begin with.
             go_back: brings the run folder back to its last checkpoint; returns whether there is one.
             resumed: the run goes on from a checkpoint.
+            making: what to tell if hosts take long to begin; empty: nothing.
 
         Raises:
             RunFailed: a learner has failed, or died too often.
@@ -107,7 +113,7 @@ class Supervisor:
             Overdue: the same, noticed while the main thread was at something that does not return.
         """
         while True:
-            self._group = HostGroup(self.placement, resumed=resumed, making=self._group.making)
+            self._group = HostGroup(self.placement, resumed, making)
             try:
                 self._supervise(load)
                 break
@@ -115,7 +121,7 @@ class Supervisor:
                 self.finish_saving()
                 self.checkpoints.forget()
                 self.exit = None  # an end that was reached is not reached any more
-                resumed = go_back()
+                resumed, making = go_back(), self._group.making
         self.finish_saving()
         if self.final_snapshot_queued:
             self.evaluations.finish(self.exit, self.finish_saving)

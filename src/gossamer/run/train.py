@@ -247,11 +247,10 @@ class _Session:
         """Build, run, and write down how it ended."""
         config, watch = self.config, self.watch
         with contextlib.ExitStack() as stack:
+            resumed, replays = self.state is not None, is_repeatable(self.state, self.spec)
+            making = wording.making_in_words(config, self.plan.num_envs, resumed=replays)
             # Processes make their environments later, which the supervisor tells.
-            resumed = self.state is not None
             if resumed or layout_of(config) is None:
-                replays = is_repeatable(self.state, self.spec)
-                making = wording.making_in_words(config, self.plan.num_envs, resumed=replays)
                 self.asked.beginning.at(making)
             placement = place(
                 config,
@@ -276,23 +275,14 @@ class _Session:
             scoring = Scoring(config, recorder, store, placement, videos)
             evaluations = Evaluations(config, placement, recorder, scoring, watch.stop)
             supervisor = Supervisor(
-                config,
-                folder,
-                placement,
-                recorder,
-                checkpoints,
-                evaluations,
-                watch.stop,
-                requests,
-                making=wording.making_in_words(config, self.plan.num_envs),
+                config, folder, placement, recorder, checkpoints, evaluations, watch.stop, requests
             )
             stack.callback(self._close, evaluations.close)
             watch.watched = run = _Run(supervisor, scoring)
-            before = {} if self.prepared.folder is None else folder.read_settings()
             self._write_beginning(supervisor)
-            self._introduce(before, placement.restore_seconds or 0.0)
+            self._introduce(placement.restore_seconds or 0.0)
             return run.to_its_end(
-                partial(supervisor.run, self._load, self._go_back, resumed=resumed)
+                lambda: supervisor.run(self._load, self._go_back, resumed=resumed, making=making)
             )
 
     def _close(self, close: Callable[[], None]) -> None:
@@ -414,13 +404,8 @@ class _Session:
         self.recorder.open_files(resumed_at=self.state.env_steps if self.state else 0)
         return self.state is not None
 
-    def _introduce(self, before: Mapping[str, Any], seconds: float) -> None:
-        """Say what is going to run.
-
-        Args:
-            before: settings of the run until now; empty: it is new.
-            seconds: that restoring took; 0: not known.
-        """
+    def _introduce(self, restore_seconds: float) -> None:
+        """Say what is going to run; 0 seconds: it is not known how long restoring took."""
         config, spec, plan, state = self.config, self.spec, self.plan, self.state
         self.asked.beginning.over()
         lag = "free" if plan.lag is None else plan.lag
@@ -457,13 +442,13 @@ class _Session:
             return
         resumed = wording.resumed_in_words(
             new_episodes=not is_repeatable(state, spec),
-            why=resume.why_not_exact(config, spec, plan, state, before),
+            why=resume.why_not_exact(config, spec, plan, state, self.prepared.before),
             env_steps=state.env_steps,
             updates=state.updates[0],
-            seconds=seconds,
+            seconds=restore_seconds,
             lost=self.lost_env_steps,
         )
-        differing = changes(before, to_dict(config))
+        differing = changes(self.prepared.before, to_dict(config))
         self._say(
             resumed,
             self._filling() if resume.begins_empty(config, state) else "",
