@@ -183,29 +183,30 @@ def train_command(
 
 def _train_watched(asked: Asked) -> TrainResult:
     """Train within its limits of time; a program's own handler hears of the signal that stopped it."""
-    config = with_ratio(asked.config)
-    validate(config)
-    limit, ends_at = config.stop_after_seconds, math.inf
-    if limit:  # the clock of the day may be set
-        ends_at = time.monotonic() - (time.time() - asked.began) + limit
-    with Watch(
-        config.patience_seconds,
-        Watched(),
-        Stop(config.stop_within_seconds),
-        ends_at=ends_at,
-        last_resort=asked.argv is not None,
-    ) as watch:
-        try:
+    try:
+        config = with_ratio(asked.config)
+        validate(config)
+        ends_at = math.inf
+        if config.stop_after_seconds:  # the clock of the day may be set
+            ends_at = time.monotonic() - (time.time() - asked.began) + config.stop_after_seconds
+        with Watch(
+            config.patience_seconds,
+            Watched(),
+            Stop(config.stop_within_seconds),
+            ends_at=ends_at,
+            last_resort=asked.argv is not None,
+        ) as watch:
             result = _train(replace(asked, config=config), watch)
-        except GivenUp as given_up:
-            raise given_up.failure from None
-        except Overdue:
-            raise RunFailed(
-                f"stopped before training began: --stop-after-seconds {limit:g} have passed"
-                + at_work("; {}")
-            ) from None
-        finally:
-            asked.beginning.over()
+    except GivenUp as given_up:
+        raise given_up.failure from None
+    except Overdue:
+        limit = asked.config.stop_after_seconds
+        raise RunFailed(
+            f"stopped before training began: --stop-after-seconds {limit:g} have passed"
+            + at_work("; {}")
+        ) from None
+    finally:
+        asked.beginning.over()
     if asked.argv is None:
         hand_over(watch.stop.signal)
     return result
