@@ -193,11 +193,9 @@ class Evaluations:
         """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""
         stop, passed = self._stop, time.monotonic() - self._scoring.evaluated_at
         seconds = min(STOPPED_EVALUATION_SECONDS, stop.left_seconds)
-        first_due = self._config.evaluation.every_seconds
-        if passed < KNOWN_SECONDS or self._recorder.seconds() < first_due:
-            return  # it is known, or would not have been by now
-        if seconds < 1.0:
-            return
+        is_due = self._recorder.seconds() >= self._config.evaluation.every_seconds
+        if passed < KNOWN_SECONDS or not is_due or seconds < 1.0:
+            return  # it is known, or would not have been by now, or cannot be
         finish_saving()
         stop.is_saved = True
         text = f"Saved. Evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
