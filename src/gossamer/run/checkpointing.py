@@ -127,12 +127,15 @@ class Checkpointing:
             alive: called now and then while what is written reaches the disk.
         """
         written: int | None = -1
-        with self._stop.saving():
+        self._stop.is_saving = True
+        try:
             while self._thread is not None and self._thread.is_alive():
                 self._thread.join(LOOK_SECONDS)
                 if self.written_bytes != written:
                     written = self.written_bytes
                     alive()
+        finally:
+            self._stop.is_saving = False
         self._thread = None
         if self._error is not None:
             error, self._error = self._error, None

@@ -191,8 +191,9 @@ class Evaluations:
 
     def _finish_stopped(self, evaluator: Evaluator, finish_saving: Callable[[], None]) -> None:
         """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""
-        stop, passed = self._stop, time.monotonic() - self._scoring.evaluated_at
-        seconds = min(STOPPED_EVALUATION_SECONDS, stop.left_seconds)
+        stop, now = self._stop, time.monotonic()
+        passed = now - self._scoring.evaluated_at
+        seconds = min(STOPPED_EVALUATION_SECONDS, stop.asked_at + stop.within_seconds - now)
         is_due = self._recorder.seconds() >= self._config.evaluation.every_seconds
         if passed < KNOWN_SECONDS or not is_due or seconds < 1.0:
             return  # it is known, or would not have been by now, or cannot be

@@ -123,11 +123,6 @@ class Stop:
         self.ask(Exit("stopped", cause))
 
     @property
-    def left_seconds(self) -> float:
-        """Seconds from now to the deadline of a request; infinite if nobody has asked."""
-        return self.asked_at + self.within_seconds - time.monotonic()
-
-    @property
     def failure(self) -> RunFailed | None:
         """Why what goes on is given up, if it is."""
         return self.raised.failure if isinstance(self.raised, GivenUp) else None
@@ -145,15 +140,6 @@ class Stop:
             yield
         finally:
             self.settle()
-
-    @contextlib.contextmanager
-    def saving(self) -> Generator[None]:
-        """Context that is interrupted only as the last resort."""
-        self.is_saving = True
-        try:
-            yield
-        finally:
-            self.is_saving = False
 
     def settle(self) -> None:
         """Lift the deadline: what was to end by then has ended."""

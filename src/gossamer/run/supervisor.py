@@ -256,7 +256,7 @@ class Supervisor:
 
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self.recorder, self.placement.env_steps
-        apart, ranks = None, self._group.ranks
+        apart, ranks = None, {rank for host in self._group.placed for rank in host.ranks}
         if ranks <= self._group.ranks_told:  # the pace is that of all
             recorder.on_version(env_steps, last=last)
             boards = self.placement.boards if self.config.num_learners > 1 else None
