@@ -35,6 +35,8 @@ class Checkpointing:
         """Whether the last parts of all hosts are joined and handed to the writer."""
         self.updates: dict[int, int] = {}
         """Updates of each learner at the last snapshot."""
+        self.initial: RunState | None = None
+        """State that the run begins with: it is written after the first version, which that would hold up."""
         self._before: int | None = None  # by the checkpoint before that one
         self._every_seconds = config.checkpoint_every_seconds
         self._store, self._stop = store, stop
@@ -44,7 +46,6 @@ class Checkpointing:
         self._snapshot_seconds = self._sending_seconds = self._writing_seconds = 0.0
         self._at = time.monotonic()
         self._saved: dict[int, int] = {}  # updates behind the last that this session has saved
-        self._initial: RunState | None = None
 
     def load_state(self, state: RunState) -> None:
         """Continue from a checkpoint's state."""
@@ -83,7 +84,7 @@ class Checkpointing:
     @property
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
-        every, waits = self._every_seconds, self.busy or self._initial is not None
+        every, waits = self._every_seconds, self.busy or self.initial is not None
         return bool(every) and time.monotonic() - self._at >= every and not waits
 
     def save(self, state: RunState, *, seconds: float = 0.0) -> None:
@@ -102,15 +103,11 @@ class Checkpointing:
             self._before, self.saved_env_steps = self.saved_env_steps, state.env_steps
         self._at, self._saved = time.monotonic(), updates
 
-    def keep_initial(self, state: RunState) -> None:
-        """Keep the state that the run begins with: it is written after the first version, which that would hold up."""
-        self._initial = state
-
     def save_initial(self) -> None:
         """Begin to write the state that was kept, if there is one, so that the run can be resumed from any moment on."""
-        if self._initial is not None:
-            self.save(self._initial)
-            self._initial = None
+        if self.initial is not None:
+            self.save(self.initial)
+            self.initial = None
 
     def note_pause(self, seconds: float) -> None:
         """Record for how long learning has paused for sending a snapshot."""
@@ -118,7 +115,7 @@ class Checkpointing:
 
     def forget(self) -> None:
         """Forget what this session has saved: the run goes back to an earlier checkpoint."""
-        self._saved, self._initial, self.final_snapshot_queued = {}, None, False
+        self._saved, self.initial, self.final_snapshot_queued = {}, None, False
 
     def finish(self, alive: Callable[[], object] = lambda: None) -> None:
         """Wait until the last checkpoint is on disk; raise what went wrong if it could not be written.

@@ -58,11 +58,6 @@ class HostGroup:
         return all(host.state.phase == "done" for host in self.placed)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the last parts of all that have a place are here."""
-        return all(host.state.final is not None for host in self.placed)
-
-    @property
     def all_learn(self) -> bool:
         """Whether no host that came later has yet to learn its first version: the others' rows would wait for it."""
         return not self.ranks_told or all(x.state.has_learnt(x.version) for x in self.placed)
@@ -91,11 +86,6 @@ class HostGroup:
         placed = self.placed
         for host in self.placement.hosts:
             host.state.ordered = host in placed
-
-    def order_end(self) -> None:
-        """Ask all learners to save and end; the checkpoint under way is given up."""
-        self.release()
-        self.placement.order(ends=True)
 
     def parts(self) -> list[Snapshot]:
         """Return the parts of a checkpoint, once all that have a place have given theirs; none before."""

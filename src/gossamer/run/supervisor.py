@@ -281,7 +281,7 @@ class Supervisor:
         learners = {rank: learner for part in parts for rank, learner in part.learners.items()}
         absent = self.placement.absent()
         fill_absent_learners(learners, absent, self.checkpoints.updates)
-        ended = self._group.has_ended
+        ended = all(host.state.final is not None for host in self._group.placed)
         if ended:
             self._write_rows(self._group.last_rows, last=True)
             self._group.last_rows = []
@@ -297,7 +297,7 @@ class Supervisor:
             seconds = max(part.seconds for part in parts)
             self.checkpoints.save(state, seconds=seconds)
         else:
-            self.checkpoints.keep_initial(state)
+            self.checkpoints.initial = state
         self.checkpoints.final_snapshot_queued = ended
         self._group.release()
 
@@ -323,7 +323,8 @@ class Supervisor:
         if self._reached_end():
             group.ending = True
             if placement.env_steps < self.config.total_env_steps or not placement.ends_alone:
-                group.order_end()
+                group.release()  # the checkpoint under way is given up
+                placement.order(ends=True)
             return
         if group.waits_for_newcomer(in_step=self.config.topology.staleness == 0):
             group.release()
@@ -349,19 +350,18 @@ class Supervisor:
     def _replace(self, index: int, how: str) -> None:
         """Have a new host started where one is dead, or let all learners begin again; tell how it died."""
         host, topology = self.placement.hosts[index], self.config.topology
-        who, deaths = _named(host.ranks), host.state.deaths_in_a_row
+        ranks, deaths, several = host.ranks, host.state.deaths_in_a_row, len(host.ranks) > 1
+        who = f"Learners {ranks[0]}-{ranks[-1]}" if several else f"Learner {ranks[0]}"
         if deaths >= MAX_DEATHS_IN_A_ROW:
             raise RunFailed(f"{who} died {deaths} times before a version was complete ({how})")
         # Those that share a process would have to find their way back into step together.
         in_step = topology.staleness == 0
-        if topology.on_death == "restart_group" or (in_step and len(host.ranks) > 1):
+        if topology.on_death == "restart_group" or (in_step and several):
             self.recorder.say(
                 f"{who} died ({how}): all learners begin again at the last checkpoint"
             )
             raise LockstepBroken
-        self.recorder.say(
-            f"{who} died ({how}) and {'was' if len(host.ranks) == 1 else 'were'} restarted"
-        )
+        self.recorder.say(f"{who} died ({how}) and {'were' if several else 'was'} restarted")
         self.placement.replace(index)
         # Where others have reached the end, the new one may not: it is told.
         self._group.ending = False
@@ -390,7 +390,3 @@ class Supervisor:
         self.recorder.say(
             f"The present batch was abandoned: nothing {at} is saved" + at_work(" ({})")
         )
-
-
-def _named(ranks: range) -> str:
-    return f"Learner {ranks[0]}" if len(ranks) == 1 else f"Learners {ranks[0]}-{ranks[-1]}"
