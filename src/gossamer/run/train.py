@@ -517,21 +517,19 @@ class _Run(Watched):
         folder = supervisor.folder
         failure: BaseException | None = None
         try:
-            try:
+            with suppress(Overdue, Interrupted, Stopped):
                 train()
-            except GivenUp as given_up:
-                raise given_up.failure from None
-            except (Overdue, Interrupted, Stopped):
-                pass
             if not supervisor.final_snapshot_queued:
                 supervisor.leave()
             supervisor.finish_saving()
             supervisor.stop.settle()
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
-            supervisor.exit = Exit("failed", wording.headline(error))
+            if isinstance(error, GivenUp):
+                failure = error.failure.with_traceback(error.__traceback__)
+            supervisor.exit = Exit("failed", wording.headline(failure))
             with suppress(OSError):  # of a full disk
-                folder.log("".join(traceback.format_exception(error)))
+                folder.log("".join(traceback.format_exception(failure)))
             with suppress(Exception):  # a checkpoint under way is written to its end
                 supervisor.finish_saving()
         ended = self._summary()
