@@ -169,6 +169,7 @@ def test_what_older_runs_have_not_written_is_filled_in(checkpoint: Checkpoint) -
         (("held", "2/learner.update"), 1, "2/learner.update"),
         (("held", "one/learner.update"), 1, "one/learner.update"),
         (("held", "0/learner.update"), 1, "0/learner.update"),
+        (("held", "-1/learner.update"), 33, "-1/learner.update"),
         (("held", "learner.update"), 0, "learner.update"),
         (("held", "actor.env_steps"), {}, "actor.env_steps"),
         (("plan",), 3, "plan"),
@@ -197,7 +198,8 @@ def test_what_is_damaged_is_named(
 
 
 @pytest.mark.parametrize(
-    "name", ["a/b", "2/learner.policy.x", "learner.update", "1/learner.version"]
+    "name",
+    ["a/b", "2/learner.policy.x", "-1/learner.policy.x", "learner.update", "1/learner.version"],
 )
 def test_a_tensor_that_is_nobodys_or_has_the_name_of_a_number_is_named(
     checkpoint: Checkpoint, name: str

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,15 @@ def test_a_programs_function_is_told_rows_and_stops_the_run(tmp_path: Path) -> N
     again = gossamer.train(resume=result, total_env_steps=end, quiet=True, on_row=rows.append)
     assert again.summary["exit"]["kind"] == "done"
     assert rows[-1]["env_steps"] >= end, "what returns nothing stops nothing"
+
+
+def test_a_config_that_is_refused_leaves_no_thread() -> None:
+    config = replace(gossamer.make_config("CartPole-v1"), total_env_steps=-1)
+    with pytest.raises(ConfigError):
+        gossamer.train(config)
+    wait_for(
+        lambda: "beginning" not in [thread.name for thread in threading.enumerate()], "its end"
+    )
 
 
 def test_a_run_that_a_function_stops_plays_its_last_evaluation(tmp_path: Path) -> None:

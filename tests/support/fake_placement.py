@@ -178,9 +178,7 @@ class Supervised:
         self.stop = Stop()
         store = self.folder.checkpoints()
         self.store = store
-        self.scoring = Scoring(
-            self.config, self.recorder, store, [], lambda: (placement.updates, placement.env_steps)
-        )
+        self.scoring = Scoring(self.config, self.recorder, store, cast("Any", placement))
         self.checkpoints = Checkpointing(self.config, store, self.stop)
         self.requests = Requests(self.folder.path, partial(self.stop.request, "request"))
         self.supervisor = Supervisor(

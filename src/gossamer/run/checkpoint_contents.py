@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -205,7 +206,7 @@ def _rank_and_name(on_disk: str) -> tuple[int, str]:
     # Names of leaves of observations have slashes too, behind a role's: "actor.0.obs/state/speed".
     bare = not slash or "." in rank
     found = (0, on_disk) if bare else (int(rank), name)
-    if name_on_disk(*found) != on_disk:
+    if found[0] < 0 or name_on_disk(*found) != on_disk:
         raise ValueError(on_disk)
     return found
 
@@ -275,19 +276,17 @@ def from_disk(checkpoint: Checkpoint, num_learners: int) -> RunState:
 def _learners_from_disk(checkpoint: Checkpoint, num_learners: int) -> list[LearnerState]:
     path, held = checkpoint.path, checkpoint.state.get("held")
     entries: list[dict[str, Any]] = [{} for _ in range(num_learners)]
-    for on_disk, x in _typed(held, dict[str, Any], path, "held").items():
-        try:
-            rank, name = _rank_and_name(on_disk)
-            entries[rank][name] = _typed(x, _kind_of(name), path, on_disk)
-        except (ValueError, IndexError):
-            raise _damaged(path, on_disk) from None
     tensors: list[dict[str, Tensor]] = [{} for _ in range(num_learners)]
-    for on_disk, x in checkpoint.tensors.items():
+    numbers = _typed(held, dict[str, Any], path, "held")
+    for on_disk, x in chain(numbers.items(), checkpoint.tensors.items()):
         try:
             rank, name = _rank_and_name(on_disk)
-            if name in entries[rank] or name in _COUNTS:
+            if not isinstance(x, Tensor):
+                entries[rank][name] = _typed(x, _kind_of(name), path, on_disk)
+            elif name in entries[rank] or name in _COUNTS:
                 raise ValueError(on_disk)
-            tensors[rank][name] = x
+            else:
+                tensors[rank][name] = x
         except (ValueError, IndexError):
             raise _damaged(path, on_disk) from None
     learners: list[LearnerState] = []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Checkpointing:
-    """Writes snapshots of a run, and knows what of it is on disk.
+    """Writes snapshots of a run on a thread of its own, one at a time, and knows what of it is on disk.
 
     Args:
         config: of the run.
@@ -35,14 +35,17 @@ class Checkpointing:
         """Whether the last parts of all hosts are joined and handed to the writer."""
         self.updates: dict[int, int] = {}
         """Updates of each learner at the last snapshot."""
+        self.initial: RunState | None = None
+        """State that the run begins with: it is written after the first version, which that would hold up."""
         self._before: int | None = None  # by the checkpoint before that one
         self._every_seconds = config.checkpoint_every_seconds
-        self._stop = stop
-        self._saver = BackgroundSaver(store)
-        self._snapshot_seconds = self._sending_seconds = 0.0  # the longest
+        self._store, self._stop = store, stop
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None  # of which nobody has been told yet
+        # The longest.
+        self._snapshot_seconds = self._sending_seconds = self._writing_seconds = 0.0
         self._at = time.monotonic()
         self._saved: dict[int, int] = {}  # updates behind the last that this session has saved
-        self._initial: RunState | None = None
 
     def load_state(self, state: RunState) -> None:
         """Continue from a checkpoint's state."""
@@ -56,22 +59,22 @@ class Checkpointing:
     @property
     def longest_seconds(self) -> float:
         """Longest time that a checkpoint took, its snapshot included."""
-        return self._snapshot_seconds + self._sending_seconds + self._saver.longest_seconds
+        return self._snapshot_seconds + self._sending_seconds + self._writing_seconds
 
     @property
     def written_bytes(self) -> int | None:
         """Bytes that have reached the disk, over all checkpoints; None while none is being written."""
-        return self._saver.written_bytes
+        return self._store.written_bytes if self.busy else None
 
     @property
     def busy(self) -> bool:
         """Whether a checkpoint is being written."""
-        return self._saver.busy
+        return self._thread is not None and self._thread.is_alive()
 
     @property
     def failed(self) -> bool:
         """Whether the last one could not be written, which whoever saves next, or waits for it, is told."""
-        return self._saver.failed
+        return self._error is not None
 
     @property
     def on_disk(self) -> int | None:
@@ -81,7 +84,7 @@ class Checkpointing:
     @property
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
-        every, waits = self._every_seconds, self.busy or self._initial is not None
+        every, waits = self._every_seconds, self.busy or self.initial is not None
         return bool(every) and time.monotonic() - self._at >= every and not waits
 
     def save(self, state: RunState, *, seconds: float = 0.0) -> None:
@@ -94,20 +97,17 @@ class Checkpointing:
         self.updates = updates = state.updates
         self._snapshot_seconds = max(self._snapshot_seconds, seconds)
         if updates != self._saved:
-            with self._stop.saving():  # the one before it may still be written
-                self._saver.save(state)
+            self.finish()  # the one before it may still be written
+            self._thread = threading.Thread(target=self._write, args=[state], name="checkpoint")
+            self._thread.start()
             self._before, self.saved_env_steps = self.saved_env_steps, state.env_steps
         self._at, self._saved = time.monotonic(), updates
 
-    def keep_initial(self, state: RunState) -> None:
-        """Keep the state that the run begins with: it is written after the first version, which that would hold up."""
-        self._initial = state
-
     def save_initial(self) -> None:
         """Begin to write the state that was kept, if there is one, so that the run can be resumed from any moment on."""
-        if self._initial is not None:
-            self.save(self._initial)
-            self._initial = None
+        if self.initial is not None:
+            self.save(self.initial)
+            self.initial = None
 
     def note_pause(self, seconds: float) -> None:
         """Record for how long learning has paused for sending a snapshot."""
@@ -115,72 +115,34 @@ class Checkpointing:
 
     def forget(self) -> None:
         """Forget what this session has saved: the run goes back to an earlier checkpoint."""
-        self._saved, self._initial, self.final_snapshot_queued = {}, None, False
+        self._saved, self.initial, self.final_snapshot_queued = {}, None, False
 
     def finish(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Wait until the last checkpoint is on disk; raise OSError if it could not be written.
-
-        Args:
-            alive: called now and then while it is being written.
-        """
-        with self._stop.saving():
-            self._saver.finish(alive)
-
-
-class BackgroundSaver:
-    """Writes checkpoints on a thread of its own; one at a time, errors surface at the next call."""
-
-    def __init__(self, store: CheckpointStore):
-        self._store = store
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self.longest_seconds = 0.0
-        """Longest time that writing one checkpoint has taken."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def failed(self) -> bool:
-        """Whether a checkpoint could not be written, and nobody has been told yet."""
-        return self._error is not None
-
-    @property
-    def written_bytes(self) -> int | None:
-        """Bytes that have reached the disk, over all checkpoints; None while none is being written."""
-        return self._store.written_bytes if self.busy else None
-
-    def save(self, state: RunState) -> None:
-        """Begin to write; nobody else writes the tensors."""
-        self.finish()
-
-        def write() -> None:
-            use_threads(1)
-            began = time.monotonic()
-            try:
-                self._store.save(state.updates[0], *to_disk(state))
-                self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
-            except BaseException as error:  # noqa: BLE001 - raised by whoever saves next
-                self._error = error
-
-        self._thread = threading.Thread(target=write, name="checkpoint")
-        self._thread.start()
-
-    def finish(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Wait for the writing to end; raise what went wrong.
+        """Wait until the last checkpoint is on disk; raise what went wrong if it could not be written.
 
         Args:
             alive: called now and then while what is written reaches the disk.
         """
         written: int | None = -1
-        while self._thread is not None and self._thread.is_alive():
-            self._thread.join(LOOK_SECONDS)
-            if self.written_bytes != written:
-                written = self.written_bytes
-                alive()
+        self._stop.is_saving = True
+        try:
+            while self._thread is not None and self._thread.is_alive():
+                self._thread.join(LOOK_SECONDS)
+                if self.written_bytes != written:
+                    written = self.written_bytes
+                    alive()
+        finally:
+            self._stop.is_saving = False
         self._thread = None
         if self._error is not None:
             error, self._error = self._error, None
             raise error
+
+    def _write(self, state: RunState) -> None:
+        use_threads(1)
+        began = time.monotonic()
+        try:
+            self._store.save(state.updates[0], *to_disk(state))
+            self._writing_seconds = max(self._writing_seconds, time.monotonic() - began)
+        except BaseException as error:  # noqa: BLE001 - raised by whoever saves next
+            self._error = error

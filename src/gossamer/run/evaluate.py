@@ -22,7 +22,7 @@ from gossamer.record.terminal import is_live
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
 from gossamer.run.load_policy import config_of, policy_and_checkpoint, whose, whose_in_words
 from gossamer.run.show import record_video, show_episode
-from gossamer.run.stopping import Overdue, Stop, Watch, Watched, tell
+from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, tell
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import visible
@@ -98,9 +98,9 @@ def watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
     with Watch(config.patience_seconds, _Playing(stop), stop, last_resort=last_resort) as watch:
         try:
             yield watch
-        except Overdue as overdue:
-            if overdue.failure is not None:
-                raise RunFailed(_without_advice(overdue.failure)) from None
+        except GivenUp as given_up:
+            raise RunFailed(_without_advice(given_up.failure)) from None
+        except Overdue:
             raise KeyboardInterrupt from None
 
 

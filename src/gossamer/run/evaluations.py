@@ -106,9 +106,7 @@ class Evaluations:
                 evaluator.work(stop=lambda: self._stop.is_requested)
         except Interrupted:
             pass  # a signal: the next version is the last
-        except Overdue as overdue:
-            if overdue.failure is not None:
-                raise
+        except Overdue:
             return True
         return False
 
@@ -140,12 +138,13 @@ class Evaluations:
 
     @property
     def stuck(self) -> bool:
-        """Whether an evaluation does not come back."""
-        return self._thread is not None and self._thread.is_alive()
+        """Whether an evaluation, or a role of the placement, does not come back."""
+        evaluating = self._thread is not None and self._thread.is_alive()
+        return evaluating or self._placement.stuck
 
     def close(self) -> None:
         """Free what the evaluator holds, unless it or a role of the placement is still at something."""
-        if self._evaluator is not None and not (self.stuck or self._placement.stuck):
+        if self._evaluator is not None and not self.stuck:
             self._evaluator.close()
         self._evaluator = None
 
@@ -160,15 +159,14 @@ class Evaluations:
         if evaluator is None:
             return
         self._evaluate_run_policy_next()
-        stuck = self.stuck or self._placement.stuck
         if ended is None or (ended.kind != "done" and ended.cause != ON_ROW):
-            if not stuck:
+            if not self.stuck:
                 self._finish_stopped(evaluator, finish_saving)
                 self._scoring.settle()
             return
         stop.settle()
         stop.exit = ended  # no other end is asked for, but by a signal
-        if stuck:
+        if self.stuck:
             self._recorder.say(
                 "The final evaluation was skipped: an environment is still in a step or an evaluation"
             )
@@ -184,9 +182,7 @@ class Evaluations:
         with stop.within(seconds), threads(1):  # as in every evaluation before
             try:
                 self._scoring.finish(evaluator, lambda: stop.is_requested or stop.over)
-            except (Interrupted, Overdue) as stopped:
-                if isinstance(stopped, Overdue) and stopped.failure is not None:
-                    raise
+            except (Interrupted, Overdue):
                 if not stop.is_requested:
                     self._recorder.say(
                         f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
@@ -195,13 +191,12 @@ class Evaluations:
 
     def _finish_stopped(self, evaluator: Evaluator, finish_saving: Callable[[], None]) -> None:
         """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""
-        stop, passed = self._stop, time.monotonic() - self._scoring.evaluated_at
-        seconds = min(STOPPED_EVALUATION_SECONDS, stop.left_seconds)
-        first_due = self._config.evaluation.every_seconds
-        if passed < KNOWN_SECONDS or self._recorder.seconds() < first_due:
-            return  # it is known, or would not have been by now
-        if seconds < 1.0:
-            return
+        stop, now = self._stop, time.monotonic()
+        passed = now - self._scoring.evaluated_at
+        seconds = min(STOPPED_EVALUATION_SECONDS, stop.asked_at + stop.within_seconds - now)
+        is_due = self._recorder.seconds() >= self._config.evaluation.every_seconds
+        if passed < KNOWN_SECONDS or not is_due or seconds < 1.0:
+            return  # it is known, or would not have been by now, or cannot be
         finish_saving()
         stop.is_saved = True
         text = f"Saved. Evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
@@ -209,10 +204,8 @@ class Evaluations:
         self._recorder.notice(text)  # in place of what Ctrl-C would have lost until now
         with stop.within(seconds), threads(1):
             try:
-                self._scoring.leave(evaluator, lambda: stop.skips or stop.over)
-            except (Interrupted, Overdue) as stopped:
-                if isinstance(stopped, Overdue) and stopped.failure is not None:
-                    raise
+                evaluator.evaluate_newest(lambda: stop.skips or stop.over, few=True)
+            except (Interrupted, Overdue):
                 if not stop.skips:
                     self._recorder.say(
                         f"The last policy was not evaluated: that takes longer than {seconds:.0f} s"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gossamer.run.host_protocol import Event, Host, Placement, ProgressReport, Snapshot
+    from gossamer.run.host_protocol import Event, Host, Placement, Snapshot
 
 MAKING_EXPLAINED_AFTER_SECONDS = 2.0
 """Hosts that take longer to make their environments are explained."""
 
 
+@dataclass
 class HostGroup:
     """The hosts of a run from a common start on, at first or with the last checkpoint, to their end.
 
@@ -24,34 +26,31 @@ class HostGroup:
         making: what to tell if they take long to begin; empty: nothing.
     """
 
-    def __init__(self, placement: Placement, *, resumed: bool = False, making: str = ""):
-        self.resumed, self.making = resumed, making
-        self.started_at = time.monotonic()
-        """When they were started, in seconds of the monotonic clock."""
-        self.all_began = False
-        """Whether all that have a place learn."""
-        self.ending = False
-        """Whether an end was reached, and ordered."""
-        self.order: int | None = None
-        """Number of the order of the checkpoint under way."""
-        self.checkpoint_overdue = False
-        """Whether a checkpoint was given up, which is to be ordered anew."""
-        self.events: deque[tuple[int, Event]] = deque()
-        """Events to be heard, by index of the host; what a checkpoint has held back comes first."""
-        self._placement = placement
-        self._ranks_told: set[int] = set()  # learners that have told a row
-        self._last_rows: list[dict[str, Any]] = []  # of learners that have ended
+    placement: Placement
+    resumed: bool = False
+    making: str = ""
+    started_at: float = field(default_factory=time.monotonic)
+    """When they were started, in seconds of the monotonic clock."""
+    all_began: bool = False
+    """Whether all that have a place learn."""
+    ending: bool = False
+    """Whether an end was reached, and ordered."""
+    order: int | None = None
+    """Number of the order of the checkpoint under way."""
+    checkpoint_overdue: bool = False
+    """Whether a checkpoint was given up, which is to be ordered anew."""
+    events: deque[tuple[int, Event]] = field(default_factory=deque[tuple[int, Any]])
+    """Events to be heard, by index of the host; what a checkpoint has held back comes first."""
+    ranks_told: set[int] = field(default_factory=set[int])
+    """Learners that have told a row."""
+    last_rows: list[dict[str, Any]] = field(default_factory=list[Any])
+    """Last rows of learners, which wait until all have ended: the pace is that of all."""
 
     @property
     def placed(self) -> Sequence[Host]:
         """The hosts that have a place; all of them if none has."""
-        hosts = self._placement.hosts
+        hosts = self.placement.hosts
         return [host for host in hosts if host.state.is_placed] or hosts
-
-    @property
-    def ranks(self) -> set[int]:
-        """Learners of the hosts that have a place."""
-        return {rank for host in self.placed for rank in host.ranks}
 
     @property
     def is_done(self) -> bool:
@@ -59,23 +58,9 @@ class HostGroup:
         return all(host.state.phase == "done" for host in self.placed)
 
     @property
-    def has_ended(self) -> bool:
-        """Whether the last parts of all that have a place are here."""
-        return all(host.state.final is not None for host in self.placed)
-
-    @property
-    def some_told(self) -> bool:
-        """Whether a learner has told a row."""
-        return bool(self._ranks_told)
-
-    def have_told(self, ranks: set[int]) -> bool:
-        """Return whether these learners have told rows."""
-        return self._ranks_told >= ranks
-
-    @property
     def all_learn(self) -> bool:
         """Whether no host that came later has yet to learn its first version: the others' rows would wait for it."""
-        return not self.some_told or all(x.state.has_learnt(x.version) for x in self.placed)
+        return not self.ranks_told or all(x.state.has_learnt(x.version) for x in self.placed)
 
     def begin(self) -> bool:
         """Return whether all that have a place learn by now, once."""
@@ -94,35 +79,19 @@ class HostGroup:
         told, self.making = self.making, ""
         return told
 
-    def note_rows(self, told: ProgressReport) -> None:
-        """Record which learners have told rows; keep last rows until all have ended: the pace is that of all."""
-        self._ranks_told.update(row["learner"] for row in told.rows)
-        if told.last:
-            self._last_rows += told.rows
-
-    def take_last_rows(self) -> list[dict[str, Any]]:
-        """Return the last rows of all learners, which have ended."""
-        rows, self._last_rows = self._last_rows, []
-        return rows
-
     def order_checkpoint(self) -> None:
         """Ask all learners to save."""
-        self.order = self._placement.order(ends=False)
+        self.order = self.placement.order(ends=False)
         self.checkpoint_overdue = False
         placed = self.placed
-        for host in self._placement.hosts:
+        for host in self.placement.hosts:
             host.state.ordered = host in placed
-
-    def order_end(self) -> None:
-        """Ask all learners to save and end; the checkpoint under way is given up."""
-        self.release()
-        self._placement.order(ends=True)
 
     def parts(self) -> list[Snapshot]:
         """Return the parts of a checkpoint, once all that have a place have given theirs; none before."""
         if any(host.state.given is None for host in self.placed):
             return []
-        given = [host.state.given for host in self._placement.hosts]
+        given = [host.state.given for host in self.placement.hosts]
         return [part for part in given if part is not None]
 
     def waits_for_newcomer(self, *, in_step: bool) -> bool:
@@ -132,18 +101,13 @@ class HostGroup:
             in_step: everyone stands still for whoever joins.
         """
         late = any(not host.state.ordered for host in self.placed)
-        ends = any(host.state.final is not None for host in self._placement.hosts)
+        ends = any(host.state.final is not None for host in self.placement.hosts)
         # Before the first rows there is nothing to wait.
-        return self.order is not None and late and self.some_told and not (in_step or ends)
-
-    def give_up_checkpoint(self) -> None:
-        """Give up the checkpoint under way, to be ordered anew once all learn."""
-        self.checkpoint_overdue = True
-        self.release()
+        return self.order is not None and late and bool(self.ranks_told) and not (in_step or ends)
 
     def release(self) -> None:
         """Be done with an order: what was told after its parts is heard next."""
         self.order = None
-        hosts = enumerate(self._placement.hosts)
+        hosts = enumerate(self.placement.hosts)
         deferred = [(index, event) for index, host in hosts for event in host.state.release()]
         self.events.extendleft(reversed(deferred))

@@ -146,29 +146,18 @@ Event = (
 class Host(Protocol):
     """One place that runs learners, as the supervisor sees it."""
 
-    @property
-    def ranks(self) -> range:
-        """Ranks of its learners."""
-        ...
+    ranks: range
+    """Ranks of its learners."""
+    machine: str
+    """Address of the machine that it is on; empty: this one, of no cluster."""
+    here: bool
+    """Whether that is the supervisor's machine."""
+    state: HostState
+    """Its phase and incarnation, and what the supervisor has heard of it."""
 
     @property
     def pid(self) -> int:
         """Process that they run in."""
-        ...
-
-    @property
-    def machine(self) -> str:
-        """Address of the machine that it is on; empty: this one, of no cluster."""
-        ...
-
-    @property
-    def here(self) -> bool:
-        """Whether that is the supervisor's machine."""
-        ...
-
-    @property
-    def state(self) -> HostState:
-        """Its phase and incarnation, and what the supervisor has heard of it."""
         ...
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ from gossamer.build.preflight import (
 from gossamer.config import TrainConfig, to_dict
 from gossamer.envs.registry import masked_as, may_mask, read_spec, try_to_repeat
 from gossamer.machine import same_folder, this_machine
+from gossamer.record.folder import RunFolder
 from gossamer.run.best_videos import refuse_no_videos
 from gossamer.run.checkpoint_contents import RunState, SavedPolicy, from_disk, tensors_of
-from gossamer.run.load_policy import refuse_misfit, refuse_other_best
+from gossamer.run.load_policy import read_policy, refuse_misfit, refuse_other_best
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.recorder import refuse_missing_writers
 from gossamer.run.resume import known_to_differ
@@ -29,15 +30,40 @@ from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.reading import quoted, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Set
+    import os
+    from collections.abc import Callable, Mapping, Sequence, Set
 
     import torch
 
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.record.folder import RunFolder
     from gossamer.run.placements.layout import Layout
     from gossamer.spec import EnvSpec
     from gossamer.system.beginning import Beginning
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a session of a run was asked for."""
+
+    config: TrainConfig
+    beginning: Beginning
+    """Tells what the session is at, until it has lines of its own."""
+    began: float
+    """Unix time from which its seconds count."""
+    resume: str | os.PathLike[str] | None = None
+    """The run to continue; None: a new one."""
+    config_given: Set[str] = frozenset()
+    """Names of settings that were asked for, which win over a resumed run's plan; empty: those that differ."""
+    layers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Which layer set each setting, for the record."""
+    argv: Sequence[str] | None = None
+    """The command line, for the record; None: a program asks, whose process this is."""
+    torso: torch.nn.Module | None = None
+    """The user's own feature layers."""
+    quiet: bool = False
+    """No progress is printed."""
+    on_row: Callable[[dict[str, Any]], object] | None = None
+    """The user's function of a row of metrics."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +75,8 @@ class Prepared:
     plan: Plan
     folder: RunFolder | None
     """Of the run that is continued; None: it is new."""
+    before: Mapping[str, Any]
+    """Its settings until now; empty: it is new."""
     state: RunState | None
     """That is continued from; of its tensors those of learners in this process."""
     replays: list[str]
@@ -71,28 +99,19 @@ class Finished:
     """What says so, and how to go on."""
 
 
-def prepare(
-    config: TrainConfig,
-    folder: RunFolder | None,
-    beginning: Beginning,
-    *,
-    config_given: Set[str],
-    torso: torch.nn.Module | None,
-) -> Prepared | Finished:
+def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
     """Find out all that a session needs before anything is made.
 
     Args:
-        config: as it was asked for.
+        asked: what it was asked for.
         folder: of the run to continue, locked; None: a new one.
-        beginning: tells what this is at.
-        config_given: names of settings that were asked for, which win over a resumed run's plan.
-        torso: the user's own feature layers.
 
     Raises:
         ConfigError: a mistake in the settings, or they do not fit what is continued, or this machine.
     """
+    config, torso, home = asked.config, asked.torso, Path.cwd()
     # A run must not change, nor end, with a file that it does not own.
-    config, home = replace(config, topology=config.topology.written_out()), Path.cwd()
+    config = replace(config, topology=config.topology.written_out())
     refuse_missing_writers(config)
     refuse_no_videos(config)
     refuse_full_shared_memory(config)
@@ -114,7 +133,8 @@ def prepare(
             return finished
     if folder is None and config.env.mask is None and may_mask(config.env_id):
         config = replace(config, env=replace(config.env, mask="auto"))
-    spec, tried = _try_environment(config, folder, checkpoint, layout, beginning, torso)
+    asked.beginning.at(f"trying out {config.env_id}", everywhere=False)
+    spec, tried = _try_environment(config, folder, checkpoint, layout, torso)
     config = replace(config, env=masked_as(config.env, spec))
     machine = learners_machine(config, this_machine())
     if layout:
@@ -125,7 +145,7 @@ def prepare(
     else:
         # From Python nobody says what was asked for; what differs was.
         differing = changes(before, to_dict(config))
-        given = set(config_given) or {name for name, _, _ in differing}
+        given = set(asked.config_given) or {name for name, _, _ in differing}
         config = for_this_machine(config, machine, given, state.plan)
         plan, remark = resumed_plan(state.plan, config, spec, machine, given, before)
     processes = len(layout.ranks) if layout else 0
@@ -135,7 +155,11 @@ def prepare(
     here = replace(config, num_learners=1) if layout and layout.on_cluster else config
     replays = refuse_what_memory_cannot_hold(here, spec, plan, processes, checkpoint, torso)
     refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
-    return Prepared(config, spec, plan, folder, state, replays, tried, remark, home)
+    if config.init_from and state is None:
+        source = RunFolder.open(config.init_from)
+        refuse_misfit(config, spec, read_policy(source), torso)
+        config = replace(config, init_from=str(source.path.resolve()))
+    return Prepared(config, spec, plan, folder, before, state, replays, tried, remark, home)
 
 
 def _find_end(config: TrainConfig, folder: RunFolder, state: RunState) -> Finished | None:
@@ -159,11 +183,9 @@ def _try_environment(
     folder: RunFolder | None,
     checkpoint: Checkpoint | None,
     layout: Layout | None,
-    beginning: Beginning,
     torso: torch.nn.Module | None,
 ) -> tuple[EnvSpec, bool]:
     """Return the environment's spec, and whether it is known if it comes back after a resume."""
-    beginning.at(f"trying out {config.env_id}", everywhere=False)
     with same_folder():
         spec = read_spec(
             config.env_id,

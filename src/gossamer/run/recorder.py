@@ -22,13 +22,13 @@ from gossamer.run.checkpoint_contents import RecorderState
 from gossamer.system.reading import without_controls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Score
     from gossamer.record.folder import RunFolder
     from gossamer.roles.acting_group import Episode
-    from gossamer.roles.evaluator import Evaluation
+    from gossamer.roles.evaluator import Evaluation, Source
     from gossamer.run.checkpoint_contents import WindowState
 
 WINDOW = 100
@@ -47,31 +47,28 @@ def name_of(learner: int | None) -> int | Literal["average"]:
     return "average" if learner is None else learner
 
 
-def _told_of(best: Score | None, candidate: Score | None) -> dict[str, float]:
-    """Return what rows of metrics tell of the best policy, and of a candidate, where there are such."""
-    row: dict[str, float] = {}
-    if best is not None:
-        row["evaluation_best"] = best.mean
-        if best.episodes is not None:  # as in an older run
-            row["evaluation_best_episodes"] = best.episodes
-    return row if candidate is None else {**row, "evaluation_candidate": candidate.mean}
-
-
 class Window:
-    """The last training episodes, of several learners as many of each: short ones come more often."""
+    """The last training episodes, of several learners as many of each: short ones come more often.
+
+    One thread adds to it; any may ask.
+    """
 
     def __init__(self, num_learners: int):
-        self._each = -(-WINDOW // num_learners)
         self._size = num_learners
         self._own: dict[int, deque[tuple[float, int]]] = {}  # by learner
+        self._lock = threading.Lock()
 
     def add(self, learner: int, episode_return: float, length: int) -> None:
         """Add an episode."""
-        own = self._own.setdefault(learner, deque(maxlen=WINDOW))
-        own.append((episode_return, length))
+        with self._lock:
+            own = self._own.setdefault(learner, deque(maxlen=WINDOW))
+            own.append((episode_return, length))
 
-    def _last(self) -> list[list[tuple[float, int]]]:
-        return [self._share(rank) for rank, own in self._own.items() if own]
+    def _shares(self, episodes: int = WINDOW) -> dict[int, list[tuple[float, int]]]:
+        """Return each learner's share of the last episodes, of those that have finished one."""
+        each = -(-episodes // self._size)
+        with self._lock:
+            return {rank: list(own)[-each:] for rank, own in self._own.items() if own}
 
     def mean(self, episodes: int = WINDOW) -> float | None:
         """Mean return, of several learners the mean of theirs; None before the first episode.
@@ -79,36 +76,30 @@ class Window:
         Args:
             episodes: how many of the last, at most 100.
         """
-        each = -(-episodes // self._size)
-        shares = [last[-each:] for last in self._last()]
-        means = [sum(x for x, _ in last) / len(last) for last in shares]
+        means = [_mean_return(share) for share in self._shares(episodes).values()]
         return sum(means) / len(means) if means else None
 
     def mean_of(self, learner: int) -> float | None:
         """Mean return of a learner's own last 100 episodes; None before its first."""
-        own = self._own.get(learner)
-        return sum(x for x, _ in own) / len(own) if own else None
+        with self._lock:
+            own = self._own.get(learner)
+            return _mean_return(own) if own else None
 
     def shares(self) -> dict[int, float]:
         """Mean return of each learner's share of the last 100 episodes, whose mean `mean` is; of those that have finished one."""
-        there = sorted(rank for rank, own in self._own.items() if own)
-        lasts = {rank: self._share(rank) for rank in there}
-        return {rank: sum(x for x, _ in last) / len(last) for rank, last in lasts.items()}
-
-    def _share(self, learner: int) -> list[tuple[float, int]]:
-        return list(self._own[learner])[-self._each :]
+        return {rank: _mean_return(share) for rank, share in sorted(self._shares().items())}
 
     @property
     def full(self) -> bool:
         """Whether there are 100 episodes, or a learner's share of 100 of each."""
-        last = self._last()
-        return len(last) == self._size and all(len(own) == self._each for own in last)
+        shares, each = self._shares().values(), -(-WINDOW // self._size)
+        return len(shares) == self._size and all(len(share) == each for share in shares)
 
     def metrics(self) -> dict[str, float]:
         """Return what rows of metrics tell of the episodes; nothing before the first."""
-        last, mean = [episode for own in self._last() for episode in own], self.mean()
-        if mean is None:
+        if (mean := self.mean()) is None:
             return {}
+        last = [episode for share in self._shares().values() for episode in share]
         return {
             "return_mean_100": mean,
             "return_min_100": min(x for x, _ in last),
@@ -130,6 +121,10 @@ class Window:
             self._own[rank] = deque(zip(returns, lengths, strict=True), maxlen=WINDOW)
 
 
+def _mean_return(episodes: Collection[tuple[float, int]]) -> float:
+    return sum(x for x, _ in episodes) / len(episodes)
+
+
 class Recorder:
     """Collects what roles report and writes it; safe to call from their threads."""
 
@@ -148,11 +143,10 @@ class Recorder:
         self.best: Score | None = None
         self.candidate: Score | None = None
         self.last_evaluation: dict[str, float] = {}
+        self.window = Window(config.num_learners)
         self._config, self._folder = config, folder
         self._title, self._on_row = title, on_row
         self._progress: Progress | None = None
-        self._window = Window(config.num_learners)
-        self._lock = threading.Lock()
         self._process = psutil.Process()
         self._process.cpu_percent()
         psutil.cpu_percent()  # both tell of the time since the last call
@@ -206,12 +200,9 @@ class Recorder:
 
     def go_back(self, state: RecorderState | None) -> None:
         """Forget what came after a checkpoint (None: everything) within a session, but not its time."""
-        self._window.load([])
         self._first, self._last = None, None
-        before, self._paced = self.seconds_before, (0, 0.0)
-        if state is not None:
-            self.load_state(state)
-        self.seconds_before = before
+        self.window.load([] if state is None else state.window)
+        self._paced = (0, 0.0) if state is None else state.paced
 
     def watch(self, pids: Iterable[int]) -> None:
         """Count the processor time and memory of these processes from now on."""
@@ -232,8 +223,7 @@ class Recorder:
 
     def on_episode(self, episode: Episode, learner: int = 0) -> None:
         """Record a finished training episode of a learner."""
-        with self._lock:
-            self._window.add(learner, episode.episode_return, episode.length)
+        self.window.add(learner, episode.episode_return, episode.length)
         self.episodes.write(
             env=episode.env,
             episode_return=episode.episode_return,
@@ -247,32 +237,11 @@ class Recorder:
             info=episode.info,
         )
 
-    def mean_return(self) -> float | None:
-        """Mean return of the last 100 training episodes; None before the first."""
-        with self._lock:
-            return self._window.mean()
-
-    def mean_return_of(self, learner: int) -> float | None:
-        """Mean return of a learner's own last 100 training episodes; None before its first."""
-        with self._lock:
-            return self._window.mean_of(learner)
-
-    def full_window(self) -> bool:
-        """Whether the mean return is that of 100 episodes."""
-        with self._lock:
-            return self._window.full
-
     def on_evaluation(
-        self,
-        result: Evaluation,
-        *,
-        version: int,
-        updates: int,
-        env_steps: int,
-        learner: int | None,
-        ships: bool,
+        self, result: Evaluation, source: Source, at: tuple[int, int], *, ships: bool
     ) -> None:
-        """Record an evaluation of a learner, or of the average (None); `ships`: of the run's policy."""
+        """Record an evaluation of a source's policy, `at` so many updates and env steps; `ships`: of the run's policy."""
+        updates, env_steps = at
         if ships:
             self.last_evaluation = {
                 "evaluation_mean": result.mean,
@@ -281,7 +250,7 @@ class Recorder:
                 "evaluation_env_steps": env_steps,
             }
             if self._config.num_learners > 1 and self._config.topology.run_policy == "best":
-                self.last_evaluation["evaluation_learner"] = learner or 0
+                self.last_evaluation["evaluation_learner"] = source.learner or 0
             if result.held_out is not None:
                 self.last_evaluation["evaluation_held_out_mean"] = result.held_out.mean
         self._evaluations.write(
@@ -289,8 +258,8 @@ class Recorder:
                 "time_s": round(self.seconds(), 3),
                 "env_steps": env_steps,
                 "updates": updates,
-                "version": version,
-                "learner": name_of(learner),
+                "version": source.version,
+                "learner": name_of(source.learner),
                 **result.as_dict(),
                 "confirmation": False,
             }
@@ -350,7 +319,7 @@ class Recorder:
         time_s = round(self.seconds(), 3)
         several, stops = self._config.num_learners > 1, False
         for own in sorted(rows, key=lambda row: -row["learner"]):
-            mean = self.mean_return_of(own["learner"]) if several else None
+            mean = self.window.mean_of(own["learner"]) if several else None
             if mean is not None:
                 own["learner/return_mean_100"] = mean
             row = {"time_s": time_s, **own}
@@ -363,9 +332,8 @@ class Recorder:
             self._metrics.write(row)
             if own["learner"] == first and self._on_row is not None:
                 said = self._on_row(plain(row))
-                stops = isinstance(said, bool | np.bool_) and bool(
-                    said
-                )  # no number of characters written
+                # No number of characters written.
+                stops = isinstance(said, bool | np.bool_) and bool(said)
         return stops
 
     def _of_run(
@@ -376,17 +344,22 @@ class Recorder:
             "episodes": self.episodes.count,
             **self._usage(),
             **self.last_evaluation,
-            **_told_of(self.best, self.candidate),
         }
+        best, candidate = self.best, self.candidate  # an evaluator changes them
+        if best is not None:
+            row["evaluation_best"] = best.mean
+            if best.episodes is not None:  # as in an older run
+                row["evaluation_best_episodes"] = best.episodes
+        if candidate is not None:
+            row["evaluation_candidate"] = candidate.mean
         if disagreement is not None:
             apart = disagreement()
             row["topology/disagreement"] = sum(apart.values()) / len(apart)
             row |= {f"topology/disagreement_of_{rank}": x for rank, x in apart.items()}
-        with self._lock:
-            if self._config.num_learners > 1:
-                means = self._window.shares()
-                row |= {f"learner/return_of_{rank}": x for rank, x in means.items()}
-            return row | self._window.metrics()
+        if self._config.num_learners > 1:
+            means = self.window.shares()
+            row |= {f"learner/return_of_{rank}": x for rank, x in means.items()}
+        return row | self.window.metrics()
 
     def _usage(self) -> dict[str, float]:
         """Processor and memory use of this process, the workers it started, and those watched; what others use."""
@@ -417,17 +390,16 @@ class Recorder:
 
     def state(self, env_steps: int) -> RecorderState:
         """Return the state that a resumed run's records continue from."""
-        with self._lock:
-            return RecorderState(
-                window=self._window.state(),
-                episode_rows=self.episodes.count,
-                seconds=self.seconds(),
-                paced=self._pace(env_steps),
-            )
+        return RecorderState(
+            window=self.window.state(),
+            episode_rows=self.episodes.count,
+            seconds=self.seconds(),
+            paced=self._pace(env_steps),
+        )
 
     def load_state(self, state: RecorderState) -> None:
         """Continue from `state`."""
-        self._window.load(state.window)
+        self.window.load(state.window)
         self.seconds_before = state.seconds
         self._paced = state.paced
 

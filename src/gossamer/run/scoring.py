@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import CheckpointStore
     from gossamer.roles.evaluator import Contest, Evaluation, Evaluator, Source
     from gossamer.run.best_videos import BestVideos
+    from gossamer.run.host_protocol import Placement
     from gossamer.run.recorder import Recorder
 
 
@@ -36,8 +37,7 @@ class Scoring:
         config: of the run.
         recorder: told of every evaluation.
         store: where the best policy is kept.
-        names: of the tensors of a policy.
-        progress: tells updates and env steps so far.
+        placement: where the learners run.
         videos: records new best policies; None: nobody does.
     """
 
@@ -46,8 +46,7 @@ class Scoring:
         config: TrainConfig,
         recorder: Recorder,
         store: CheckpointStore,
-        names: list[str],
-        progress: Callable[[], tuple[int, int]],
+        placement: Placement,
         videos: BestVideos | None = None,
     ):
         self.evaluated_at = time.monotonic()
@@ -57,12 +56,11 @@ class Scoring:
         self.best_saved: int | None = None
         """Which of independent learners was best then; its policy is the run's."""
         self._config, self._recorder = config, recorder
-        self._names, self._progress, self._videos = names, progress, videos
+        self._placement, self._videos = placement, videos
         self._best_policy = BestPolicy(store, recorder, config.evaluation.confirm_episodes)
         self._scores: dict[int, float] = {}  # by learner that is scored on its own; the latest last
-        self._picks_best = config.num_learners > 1 and config.topology.run_policy == "best"
         # Of learners that mix their parameters the average is the run's policy.
-        self._averages = config.num_learners > 1 and config.topology.run_policy == "average"
+        self._run_policy = config.topology.run_policy if config.num_learners > 1 else ""
 
     def load_state(self, state: RunPolicies) -> None:
         """Continue from the `state` of a checkpoint."""
@@ -73,16 +71,16 @@ class Scoring:
         """Return learners' scores, and whose policy is the run's by them."""
         self.scores_saved, self.best_saved = dict(self._scores), self._best()
         return RunPolicies(
-            policy_of=None if self._averages else self.best_saved or 0,
+            policy_of=None if self._run_policy == "average" else self.best_saved or 0,
             best_learner=self.best_saved,
             scores=list(self.scores_saved.items()),
         )
 
     def _best(self) -> int | None:
         size, scores = self._config.num_learners, dict(self._scores)  # an evaluator adds to them
-        if self._picks_best and len(scores) < size:
+        if self._run_policy == "best" and len(scores) < size:
             # Until all have been evaluated, by what they earn in training.
-            earned = {rank: self._recorder.mean_return_of(rank) for rank in range(size)}
+            earned = {rank: self._recorder.window.mean_of(rank) for rank in range(size)}
             scores = {rank: mean for rank, mean in earned.items() if mean is not None}
         return best_of(scores)
 
@@ -94,27 +92,21 @@ class Scoring:
 
     def on_evaluation(self, result: Evaluation, source: Source, params: list[Tensor]) -> None:
         """Record an evaluation; the run's policy may become the best."""
-        learner, at = source.learner, source.at or self._progress()
+        placement, learner = self._placement, source.learner
+        at = source.at or (placement.updates, placement.env_steps)
         self.evaluated_at = time.monotonic()
-        ships = learner is None or not self._averages
-        self._recorder.on_evaluation(
-            result,
-            version=source.version,
-            updates=at[0],
-            env_steps=at[1],
-            learner=learner,
-            ships=ships,
-        )
-        if learner is not None and self._picks_best:
+        ships = learner is None or self._run_policy != "average"
+        self._recorder.on_evaluation(result, source, at, ships=ships)
+        if learner is not None and self._run_policy == "best":
             self._scores.pop(learner, None)
             self._scores[learner] = result.mean
         if ships:
-            self._best_policy.consider(result, source, params, self._names, at=at)
+            self._best_policy.consider(result, source, params, placement.names, at=at)
 
     @property
     def run_seconds(self) -> float:
         """Seconds that the whole run is expected to take, by how far it has come; infinite: it has only begun."""
-        seconds, (_, env_steps) = self._recorder.seconds(), self._progress()
+        seconds, env_steps = self._recorder.seconds(), self._placement.env_steps
         total = seconds * self._config.total_env_steps / env_steps if env_steps else math.inf
         return min(total, self._config.stop_after_seconds or math.inf)
 
@@ -125,7 +117,7 @@ class Scoring:
 
     def contest(self) -> Contest | None:
         """Return the candidate and the best policy; None if nothing waits."""
-        return self._best_policy.contest(self._names)
+        return self._best_policy.contest(self._placement.names)
 
     def decide(self, candidate: Evaluation, best: Evaluation | None) -> None:
         """Keep the better one of a contest."""
@@ -136,10 +128,6 @@ class Scoring:
         """Record an episode of the best policy, if that is wanted and not done yet."""
         if self._videos is not None:
             self._videos.record(policy, stop)
-
-    def leave(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
-        """Evaluate the policy of a run that is stopped, in few episodes."""
-        evaluator.evaluate_newest(stop, few=True)
 
     def settle(self) -> None:
         """Decide by what is known whether the candidate of a run that is stopped is the best."""

@@ -65,6 +65,7 @@ class SlowCalls:
         return list(lines), failure
 
 
-def at_work() -> str:
-    """Say which environment of this process is at what; empty: none."""
-    return next((text for sign in all_signs() if (text := sign.words())), "")
+def at_work(form: str) -> str:
+    """Say which environment of this process is at what, in a form such as " ({})"; empty: none."""
+    words = next((text for sign in all_signs() if (text := sign.words())), "")
+    return form.format(words) if words else ""

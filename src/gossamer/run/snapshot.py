@@ -182,16 +182,15 @@ def _restore_acting(parts: LearnerBundle, state: LearnerState, *, exact: bool) -
         if isinstance(like, Tensor) and not begun_without:
             _refuse_other_form(f"actor.{name}", held, like)
     back = parts.actor.load_state_dict(state.part("actor."), exact=exact)
-    i = 0
-    waiting = {name.split(".")[1] for name in held if name.startswith("queue.")}
-    while exact and i < (parts.plan.lag or 0) and str(i) in waiting:
+    for i in range(parts.plan.lag or 0) if exact else ():
+        if not any(name.startswith(f"queue.{i}.") for name in held):
+            break
         slot = parts.queue.slot()
         for field, target, _ in slot.each():
             name = f"queue.{i}.{field}"
             _refuse_other_form(name, held, target)
             target.copy_(held[name])
         parts.queue.put(slot)
-        i += 1
     return back
 
 

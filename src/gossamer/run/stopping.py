@@ -37,20 +37,24 @@ SHOW_CURSOR = "\033[?25h"
 
 
 class Overdue(BaseException):
-    """Raised in the main thread, wherever it is: its time is over.
+    """Raised in the main thread, wherever it is: its time is over."""
+
+
+class GivenUp(BaseException):
+    """Raised in the main thread, wherever it is: it cannot go on.
 
     Args:
-        failure: why the run cannot go on; None: it was asked to stop.
+        failure: why.
     """
 
-    def __init__(self, failure: RunFailed | None = None):
+    def __init__(self, failure: RunFailed):
         super().__init__()
         self.failure = failure
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the failure behind an `Overdue`, or the error itself."""
-    return error.failure or error if isinstance(error, Overdue) else error
+    """Return the failure behind a `GivenUp`, or the error itself."""
+    return error.failure if isinstance(error, GivenUp) else error
 
 
 def end_of(
@@ -96,7 +100,7 @@ class Stop:
         """Whether a signal came after that."""
         self.is_saving = False
         """Whether something goes on that is interrupted only as the last resort."""
-        self.raised: Overdue | KeyboardInterrupt | None = None
+        self.raised: BaseException | None = None
         """What was raised in the main thread, wherever it was, since deadlines were last lifted."""
         self.within_seconds = within_seconds
         # Moments by the monotonic clock; infinite: there is none.
@@ -119,14 +123,9 @@ class Stop:
         self.ask(Exit("stopped", cause))
 
     @property
-    def left_seconds(self) -> float:
-        """Seconds from now to the deadline of a request; infinite if nobody has asked."""
-        return self.asked_at + self.within_seconds - time.monotonic()
-
-    @property
     def failure(self) -> RunFailed | None:
         """Why what goes on is given up, if it is."""
-        return self.raised.failure if isinstance(self.raised, Overdue) else None
+        return self.raised.failure if isinstance(self.raised, GivenUp) else None
 
     @property
     def over(self) -> bool:
@@ -141,15 +140,6 @@ class Stop:
             yield
         finally:
             self.settle()
-
-    @contextlib.contextmanager
-    def saving(self) -> Generator[None]:
-        """Context that is interrupted only as the last resort."""
-        self.is_saving = True
-        try:
-            yield
-        finally:
-            self.is_saving = False
 
     def settle(self) -> None:
         """Lift the deadline: what was to end by then has ended."""
@@ -175,10 +165,6 @@ class Watched:
     def look(self) -> None:
         """Do what is to be done now and then, whatever the main thread is at."""
 
-    def seconds(self) -> float:
-        """Return the seconds that count for a limit of time."""
-        return 0.0
-
     def leave(self) -> None:
         """Ask threads to leave what they are at: the deadline has passed."""
 
@@ -202,7 +188,7 @@ class Watch:
         patience_seconds: for environments.
         watched: what is watched; another may take its place.
         stop: kept by this: what has not ended by its deadline is interrupted.
-        stop_after: seconds of what is watched at which it is asked to end; 0: never.
+        ends_at: moment, by the monotonic clock, at which what is watched is asked to end.
         last_resort: end the process if nothing else helps; it is not ours where we are a library.
     """
 
@@ -212,25 +198,24 @@ class Watch:
         watched: Watched,
         stop: Stop,
         *,
-        stop_after: float = 0.0,
+        ends_at: float = math.inf,
         last_resort: bool = False,
     ):
-        self.watched, self.stop = watched, stop
-        self._stop_after, self._ends_process = stop_after, last_resort
+        self.watched, self.stop, self.ends_at = watched, stop, ends_at
+        self._ends_process = last_resort
         self._slow = SlowCalls(patience_seconds)
         self._announced_at = math.inf  # the request that the user has been told of
-        self._left = False  # whether the deadline has passed, and it was told to leave
         self._written_bytes: int | None = None
         self._written_at = -math.inf
         self._closed = threading.Event()
         self._signals: Signals | None = None
         self._before: Any = None
-        self._in_main = False
+        self._main: int | None = None  # the main thread, if that is what is watched
 
     def __enter__(self) -> Watch:
         """Begin to watch."""
-        self._in_main = threading.current_thread() is threading.main_thread()
-        if self._in_main:
+        if threading.current_thread() is threading.main_thread():
+            self._main = threading.get_ident()
             self._before = signal.signal(signal.SIGURG, self._on_urgent)
         self._last = time.monotonic()
         self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
@@ -241,7 +226,7 @@ class Watch:
         """Stop watching."""
         self._closed.set()
         self._thread.join(1.0)
-        if self._in_main:
+        if self._main is not None:
             signal.signal(signal.SIGURG, self._before)
 
     @contextlib.contextmanager
@@ -250,10 +235,7 @@ class Watch:
     ) -> Generator[None]:
         """Context in which signals are answered, by this thread where the main thread does not come to it."""
         with Signals(answer, numbers) as self._signals:
-            try:
-                yield
-            finally:
-                self._signals = None
+            yield
 
     def on_signal(self, number: int) -> None:
         """Answer a signal to a run: the first asks it to stop, the second ends it at once.
@@ -293,14 +275,12 @@ class Watch:
         self.stop.raised = None
         self._interrupt(KeyboardInterrupt())
 
-    def _interrupt(self, error: Overdue | KeyboardInterrupt) -> None:
+    def _interrupt(self, error: BaseException) -> None:
         """Raise in the main thread, wherever it is; sleeping and waiting for others end too."""
-        if not self._in_main or self.stop.raised is not None:
+        if self._main is None or self.stop.raised is not None:
             return
         self.stop.raised, self.stop.raised_at = error, time.monotonic()
-        ident = threading.main_thread().ident
-        assert ident is not None
-        signal.pthread_kill(ident, signal.SIGURG)
+        signal.pthread_kill(self._main, signal.SIGURG)
 
     def _on_urgent(self, *_: object) -> None:
         if self.stop.raised is not None:
@@ -317,34 +297,28 @@ class Watch:
             # A process that was suspended (Ctrl-Z) has not been watched all that time.
             passed, self._last = min(now - self._last, 1.0), now
             self.watched.look()
-            if (signals := self._signals) is not None:
-                signals.hear()
+            if self._signals is not None:
+                self._signals.hear()
             lines, failure = self._slow.look(passed)
             for line in lines:
                 self.watched.say(line)
             if failure is not None:
-                self._interrupt(Overdue(failure))
-            limit = self._stop_after if self.stop.exit is None else 0.0
-            if limit and self.watched.seconds() >= limit:
+                self._interrupt(GivenUp(failure))
+            if now >= self.ends_at and self.stop.exit is None:
                 self.stop.ask(Exit("done", "stop_after_seconds"))
             self._keep(now)
 
     def _keep(self, now: float) -> None:
         """See to it that what was asked to end does."""
         stop, watched = self.stop, self.watched
-        if stop.asked_at not in (math.inf, self._announced_at) and (
-            now >= stop.asked_at + ANNOUNCE_SECONDS
-        ):
+        if stop.asked_at != self._announced_at and now >= stop.asked_at + ANNOUNCE_SECONDS:
             self._announced_at = stop.asked_at
-            words = at_work()
-            watched.say(f"stopping, within {self._bound} s" + f"; {words}" * bool(words))
+            watched.say(f"stopping, within {self._bound} s{at_work('; {}')}")
         if now < stop.deadline:
             if now >= stop.raised_at + LAST_RESORT_SECONDS:
                 self._end_process(now)
             return
-        if not self._left:
-            self._left = True
-            watched.leave()
+        watched.leave()
         if now >= stop.deadline + RAISE_SECONDS and not stop.is_saving:
             self._interrupt(Overdue())
         if now >= stop.deadline + 2 * watched.save_seconds() + LAST_RESORT_SECONDS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFailed
@@ -52,6 +53,7 @@ class LockstepBroken(Exception):
     """A learner has died without which the others cannot go on: all begin again with the last checkpoint."""
 
 
+@dataclass
 class Supervisor:
     """Runs a placement from its start to its end.
 
@@ -64,44 +66,46 @@ class Supervisor:
         evaluations: evaluates policies.
         stop: asked to.
         requests: what the run is asked for from beside it.
-        making: what to tell if hosts take long to begin; empty: nothing.
     """
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        folder: RunFolder,
-        placement: Placement,
-        recorder: Recorder,
-        checkpoints: Checkpointing,
-        evaluations: Evaluations,
-        stop: Stop,
-        requests: Requests,
-        *,
-        making: str = "",
-    ):
-        self.exit: Exit | None = None
-        """How the run ends, once that is known."""
-        self._config, self._folder, self._placement = config, folder, placement
-        self._recorder, self._checkpoints = recorder, checkpoints
-        self._evaluations, self._stop, self._requests = evaluations, stop, requests
-        self._group = HostGroup(placement, making=making)
-        placement.before_snapshot = self.finish_saving
-        placement.asked_to_stop = lambda: stop.exit is not None
+    config: TrainConfig
+    folder: RunFolder
+    placement: Placement
+    recorder: Recorder
+    checkpoints: Checkpointing
+    evaluations: Evaluations
+    stop: Stop
+    requests: Requests
+    exit: Exit | None = None
+    """How the run ends, once that is known."""
+    _group: HostGroup = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Be ready to answer the placement."""
+        self.placement.before_snapshot = self.finish_saving
+        self.placement.asked_to_stop = lambda: self.stop.exit is not None
 
     def load_state(self, state: RunState) -> None:
         """Continue from the state of a checkpoint."""
-        self._recorder.load_state(state.recorder)
-        self._evaluations.load_state(state)
-        self._checkpoints.load_state(state)
+        self.recorder.load_state(state.recorder)
+        self.evaluations.load_state(state)
+        self.checkpoints.load_state(state)
 
-    def run(self, load: LoadInitialState, go_back: Callable[[], bool], *, resumed: bool) -> None:
+    def run(
+        self,
+        load: LoadInitialState,
+        go_back: Callable[[], bool],
+        *,
+        resumed: bool,
+        making: str = "",
+    ) -> None:
         """Train to the end, then evaluate the run's final policy.
 
         Args:
             load: reads the state that learners begin with.
             go_back: brings the run folder back to its last checkpoint; returns whether there is one.
             resumed: the run goes on from a checkpoint.
+            making: what to tell if hosts take long to begin; empty: nothing.
 
         Raises:
             RunFailed: a learner has failed, or died too often.
@@ -109,62 +113,57 @@ class Supervisor:
             Overdue: the same, noticed while the main thread was at something that does not return.
         """
         while True:
-            self._group = HostGroup(self._placement, resumed=resumed, making=self._group.making)
+            self._group = HostGroup(self.placement, resumed, making)
             try:
                 self._supervise(load)
                 break
             except LockstepBroken:
                 self.finish_saving()
-                self._checkpoints.forget()
+                self.checkpoints.forget()
                 self.exit = None  # an end that was reached is not reached any more
-                resumed = go_back()
+                resumed, making = go_back(), self._group.making
         self.finish_saving()
         if self.final_snapshot_queued:
-            self._evaluations.finish(self.exit, self.finish_saving)
+            self.evaluations.finish(self.exit, self.finish_saving)
 
     def _supervise(self, load: LoadInitialState) -> None:
-        placement, group = self._placement, self._group
+        placement, group = self.placement, self._group
         if group.resumed and placement.restore_seconds is None:
-            self._recorder.say(f"starting {placement}")
+            self.recorder.say(f"starting {placement}")
         try:
             placement.start(load)
             self._write_processes()
-            self._evaluations.begin()
-            self._checkpoints.begin()
+            self.evaluations.begin()
+            self.checkpoints.begin()
             while not group.is_done:
                 group.events.extend(placement.poll())
                 while group.events:
                     self._hear(*group.events.popleft())
                 if explanation := group.explanation():
-                    self._recorder.say(explanation)
+                    self.recorder.say(explanation)
                 if placement.stop.error is not None:  # the evaluator's
                     raise placement.stop.error
                 self._order_what_is_due()
                 self._see_to_requests()
-                may_evaluate = group.some_told and not group.ending
-                if may_evaluate and self._evaluations.evaluate_in_turn():
+                may_evaluate = group.ranks_told and not group.ending
+                if may_evaluate and self.evaluations.evaluate_in_turn():
                     self._order_what_is_due()
-            if self.exit is None:
-                self._reached_end()
+            self._reached_end()
         finally:
             placement.end()
-            self._evaluations.join()
+            self.evaluations.join()
         if placement.stop.error is not None:
             raise placement.stop.error
 
     @property
     def final_snapshot_queued(self) -> bool:
         """Whether the last parts of all hosts are joined and handed to the writer."""
-        return self._checkpoints.final_snapshot_queued
+        return self.checkpoints.final_snapshot_queued
 
     @property
     def restarts(self) -> int:
         """How often a host was started again."""
-        return sum(host.state.incarnation for host in self._placement.hosts)
-
-    def close(self) -> None:
-        """Free what the evaluator holds, unless it is still at something."""
-        self._evaluations.close()
+        return sum(host.state.incarnation for host in self.placement.hosts)
 
     def _write_processes(self) -> None:
         rows: list[dict[str, Any]] = [
@@ -172,7 +171,7 @@ class Supervisor:
         ]
         actors: list[dict[str, Any]] = []
         here: set[int] = set()
-        for host in self._placement.hosts:
+        for host in self.placement.hosts:
             place = {"machine": host.machine} if host.machine else {}
             row = {"pid": host.pid or None, "restarts": host.state.incarnation, **place}
             learners: list[dict[str, Any]] = [
@@ -184,12 +183,12 @@ class Supervisor:
                 here |= {int(x["pid"]) for x in own}
             rows += learners
             actors += beside
-        self._folder.write_json("processes.json", [*rows, *actors])
-        self._recorder.watch(here - {os.getpid()})
+        self.folder.write_json("processes.json", [*rows, *actors])
+        self.recorder.watch(here - {os.getpid()})
 
     def _hear(self, index: int, event: Event) -> None:
         """Act on one event of a host; events after its part of a checkpoint wait for the other parts."""
-        host = self._placement.hosts[index]
+        host = self.placement.hosts[index]
         state = host.state
         if isinstance(event, ProgressReport) and event.rows:
             state.has_told_rows = True
@@ -197,7 +196,7 @@ class Supervisor:
             case Failed():  # the first to tell is whose fault it is
                 raise event.error
             case Notice(text):
-                self._recorder.say(text)
+                self.recorder.say(text)
             case ActorProcesses(rows):
                 state.actors = rows
                 self._write_processes()
@@ -205,7 +204,7 @@ class Supervisor:
                 if state.die(host.version):
                     self._replace(index, how)
             case SnapshotSent(seconds):
-                self._checkpoints.note_pause(seconds)
+                self.checkpoints.note_pause(seconds)
             case _ if state.part is not None:
                 state.deferred.append(event)
             case ProgressReport():
@@ -226,141 +225,142 @@ class Supervisor:
         if host.state.incarnation or host.machine:
             self._write_processes()  # now it is known where
         if differs is not None:
-            self._folder.note(wording.env_facts(self._placement.spec))
-            told = wording.new_episodes_in_words(self._placement.spec)
+            self.folder.note(wording.env_facts(self.placement.spec))
+            told = wording.new_episodes_in_words(self.placement.spec)
             if differs == NOT_BACK:
                 told = f"not resumed exactly after all: {differs}; new episodes have begun"
             if differs:
-                self._recorder.say(told)
+                self.recorder.say(told)
         self._look_whether_all_began()
 
     def _look_whether_all_began(self) -> None:
         group = self._group
         if not group.begin():
             return
-        if group.resumed and self._placement.restore_seconds is None:
-            self._recorder.say(f"restoring took {time.monotonic() - group.started_at:.1f} s")
-        self._evaluations.begin_beside()
+        if group.resumed and self.placement.restore_seconds is None:
+            self.recorder.say(f"restoring took {time.monotonic() - group.started_at:.1f} s")
+        self.evaluations.begin_beside()
         # So that the run can be resumed from now on; a signal may have been quicker.
         if not group.resumed and not group.ending:
             group.order_checkpoint()
 
     def _record(self, told: ProgressReport) -> None:
         for learner, episode in told.episodes:
-            self._recorder.on_episode(episode, learner)
-        self._group.note_rows(told)
-        if not told.last:
+            self.recorder.on_episode(episode, learner)
+        self._group.ranks_told.update(row["learner"] for row in told.rows)
+        if told.last:
+            self._group.last_rows += told.rows
+        else:
             self._write_rows(told.rows)
-        self._checkpoints.save_initial()
+        self.checkpoints.save_initial()
 
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
-        recorder, env_steps = self._recorder, self._placement.env_steps
-        apart, ranks = None, self._group.ranks
-        if self._group.have_told(ranks):  # the pace is that of all
+        recorder, env_steps = self.recorder, self.placement.env_steps
+        apart, ranks = None, {rank for host in self._group.placed for rank in host.ranks}
+        if ranks <= self._group.ranks_told:  # the pace is that of all
             recorder.on_version(env_steps, last=last)
-            boards = self._placement.boards if self._config.num_learners > 1 else None
+            boards = self.placement.boards if self.config.num_learners > 1 else None
             apart = boards and boards.disagreement
         rows = [{**row, "env_steps": env_steps} for row in told]
         first = min(ranks)
-        for row in rows:
-            if row["learner"] == first and (share := self._evaluations.take_share()) is not None:
+        for row in (row for row in rows if row["learner"] == first):
+            if (share := self.evaluations.take_share()) is not None:
                 row["share/evaluation"] = share
-            if row["learner"] == first and (machines := self._machines()):
+            hosts = self.placement.hosts
+            # Of a cluster alone; nobody learns any more where all have told everything.
+            if machines := {x.machine for x in hosts if x.machine and x.state.phase != "done"}:
                 row |= {"cluster/hosts": len(machines), "cluster/restarts": self.restarts}
         stops = recorder.on_rows(rows, env_steps, disagreement=apart, first=first)
         if stops and not last:
-            self._stop.ask(Exit("stopped", ON_ROW))
-
-    def _machines(self) -> set[str]:
-        """Return the machines of a cluster that learners run on; empty: there is no cluster."""
-        hosts = self._placement.hosts
-        return {x.machine for x in hosts if x.machine and x.state.phase != "done"}
+            self.stop.ask(Exit("stopped", ON_ROW))
 
     def _save_when_whole(self) -> None:
         parts = self._group.parts()
         if not parts:
             return
         learners = {rank: learner for part in parts for rank, learner in part.learners.items()}
-        absent = self._placement.absent()
-        fill_absent_learners(learners, absent, self._checkpoints.updates)
-        ended = self._group.has_ended
+        absent = self.placement.absent()
+        fill_absent_learners(learners, absent, self.checkpoints.updates)
+        ended = all(host.state.final is not None for host in self._group.placed)
         if ended:
-            self._write_rows(self._group.take_last_rows(), last=True)
+            self._write_rows(self._group.last_rows, last=True)
+            self._group.last_rows = []
         state = RunState(
             [learners[rank] for rank in sorted(learners)],
             parts[0].plan,
             exact=not absent and all(part.exact for part in parts),
-            recorder=self._recorder.state(self._placement.env_steps),
-            evaluation_budget=self._evaluations.budget,
-            policies=self._evaluations.state(),
+            recorder=self.recorder.state(self.placement.env_steps),
+            evaluation_budget=self.evaluations.budget,
+            policies=self.evaluations.state(),
         )
-        if self._group.some_told or ended:
+        if self._group.ranks_told or ended:
             seconds = max(part.seconds for part in parts)
-            self._checkpoints.save(state, seconds=seconds)
+            self.checkpoints.save(state, seconds=seconds)
         else:
-            self._checkpoints.keep_initial(state)
-        self._checkpoints.final_snapshot_queued = ended
+            self.checkpoints.initial = state
+        self.checkpoints.final_snapshot_queued = ended
         self._group.release()
 
     def _reached_end(self) -> bool:
         """Return whether the run has reached an end; `exit` then says which."""
         if self.exit is None:
-            recorder = self._recorder
+            recorder = self.recorder
             # Of many learners the mean takes milliseconds.
-            asked = self._config.stop_at_return is not None and recorder.full_window()
+            asked = self.config.stop_at_return is not None and recorder.window.full
             self.exit = end_of(
-                self._config,
-                env_steps=self._placement.env_steps,
+                self.config,
+                env_steps=self.placement.env_steps,
                 seconds=recorder.seconds(),
-                mean_return=recorder.mean_return() if asked else None,
+                mean_return=recorder.window.mean() if asked else None,
             )
-        self.exit = self.exit or self._stop.exit
+        self.exit = self.exit or self.stop.exit
         return self.exit is not None
 
     def _order_what_is_due(self) -> None:
-        placement, group = self._placement, self._group
+        placement, group = self.placement, self._group
         if group.ending:
             return
         if self._reached_end():
             group.ending = True
-            if placement.env_steps < self._config.total_env_steps or not placement.ends_alone:
-                group.order_end()
+            if placement.env_steps < self.config.total_env_steps or not placement.ends_alone:
+                group.release()  # the checkpoint under way is given up
+                placement.order(ends=True)
             return
-        if group.waits_for_newcomer(in_step=self._config.topology.staleness == 0):
-            group.give_up_checkpoint()
-        wanted = self._checkpoints.due or group.checkpoint_overdue
+        if group.waits_for_newcomer(in_step=self.config.topology.staleness == 0):
+            group.release()
+            group.checkpoint_overdue = True  # to be ordered anew once all learn
+        wanted = self.checkpoints.due or group.checkpoint_overdue
         if wanted and group.order is None and group.all_began and group.all_learn:
             group.order_checkpoint()
 
     def _see_to_requests(self) -> None:
         """Begin what somebody beside the run has asked for, once learners learn."""
-        requests, group = self._requests, self._group
+        requests, group = self.requests, self._group
         if group.ending or not group.all_began:
             return
-        free = group.order is None and not self._checkpoints.busy and group.all_learn
+        free = group.order is None and not self.checkpoints.busy and group.all_learn
         if free and requests.hear("checkpoint"):
-            self._recorder.say("saving a checkpoint, as was asked")
+            self.recorder.say("saving a checkpoint, as was asked")
             group.order_checkpoint()
         if requests.hear("evaluate"):
-            self._evaluations.request()
+            self.evaluations.request()
 
     def _replace(self, index: int, how: str) -> None:
         """Have a new host started where one is dead, or let all learners begin again; tell how it died."""
-        host, topology = self._placement.hosts[index], self._config.topology
-        who, deaths = _named(host.ranks), host.state.deaths_in_a_row
+        host, topology = self.placement.hosts[index], self.config.topology
+        ranks, deaths, several = host.ranks, host.state.deaths_in_a_row, len(host.ranks) > 1
+        who = f"Learners {ranks[0]}-{ranks[-1]}" if several else f"Learner {ranks[0]}"
         if deaths >= MAX_DEATHS_IN_A_ROW:
             raise RunFailed(f"{who} died {deaths} times before a version was complete ({how})")
         # Those that share a process would have to find their way back into step together.
         in_step = topology.staleness == 0
-        if topology.on_death == "restart_group" or (in_step and len(host.ranks) > 1):
-            self._recorder.say(
+        if topology.on_death == "restart_group" or (in_step and several):
+            self.recorder.say(
                 f"{who} died ({how}): all learners begin again at the last checkpoint"
             )
             raise LockstepBroken
-        self._recorder.say(
-            f"{who} died ({how}) and {'was' if len(host.ranks) == 1 else 'were'} restarted"
-        )
-        self._placement.replace(index)
+        self.recorder.say(f"{who} died ({how}) and {'were' if several else 'was'} restarted")
+        self.placement.replace(index)
         # Where others have reached the end, the new one may not: it is told.
         self._group.ending = False
         self._write_processes()
@@ -370,31 +370,21 @@ class Supervisor:
     @property
     def saved(self) -> bool:
         """Whether the last that was learnt is on disk."""
-        return self.final_snapshot_queued and not (
-            self._checkpoints.busy or self._checkpoints.failed
-        )
+        return self.final_snapshot_queued and not (self.checkpoints.busy or self.checkpoints.failed)
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""
-        self._checkpoints.finish(self._placement.show_life)
+        self.checkpoints.finish(self.placement.show_life)
 
     def leave(self) -> None:
         """Save what the run begins with, if it has learnt nothing yet, and tell that the batch at work is lost."""
-        self._checkpoints.save_initial()
-        self._tell_lost(self._checkpoints.saved_env_steps)
+        self.checkpoints.save_initial()
+        self.tell_lost(self.checkpoints.saved_env_steps)
 
-    def leave_at_once(self) -> None:
-        """Tell what is lost where nobody waits for a checkpoint that is being written."""
-        self._tell_lost(self._checkpoints.on_disk)
-
-    def _tell_lost(self, saved: int | None) -> None:
-        self.exit = self.exit or self._stop.exit
+    def tell_lost(self, saved: int | None) -> None:
+        """Tell that the batch at work is lost, as is all after so many saved env steps; None: nothing is saved."""
+        self.exit = self.exit or self.stop.exit
         at = "at all" if saved is None else f"after env step {saved:,}"
-        words = at_work()
-        self._recorder.say(
-            f"The present batch was abandoned: nothing {at} is saved" + f" ({words})" * bool(words)
+        self.recorder.say(
+            f"The present batch was abandoned: nothing {at} is saved" + at_work(" ({})")
         )
-
-
-def _named(ranks: range) -> str:
-    return f"Learner {ranks[0]}" if len(ranks) == 1 else f"Learners {ranks[0]}-{ranks[-1]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 import traceback
@@ -35,17 +36,17 @@ from gossamer.run.best_videos import BestVideos
 from gossamer.run.checkpoint_contents import from_disk, tensors_of
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.evaluations import Evaluations
-from gossamer.run.load_policy import read_policy, refuse_misfit
+from gossamer.run.load_policy import read_policy
 from gossamer.run.mixing_facts import mixing_facts, mixing_rows
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.placing import place
-from gossamer.run.prepare import Finished, prepare
+from gossamer.run.prepare import Asked, Finished, prepare
 from gossamer.run.recorder import Recorder
 from gossamer.run.resumed_settings import changes
 from gossamer.run.scoring import Scoring
 from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import is_repeatable
-from gossamer.run.stopping import Overdue, Stop, Watch, Watched, hand_over, tell
+from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, hand_over, tell
 from gossamer.run.summary import summary_of
 from gossamer.run.supervisor import Supervisor
 from gossamer.system.beginning import Beginning
@@ -59,7 +60,6 @@ if TYPE_CHECKING:
     import torch
 
     from gossamer.run.checkpoint_contents import InitialState, RunState
-    from gossamer.run.host_protocol import LoadInitialState, Placement
     from gossamer.run.prepare import Prepared
 
 
@@ -140,15 +140,14 @@ def train(
             'name, or a config: train("CartPole-v1", total_env_steps=20_000)'
         )
     beginning = Beginning(time.time(), told=not quiet)
+    asked = Asked(
+        config, beginning, time.time(), resume=resume, torso=torso, quiet=quiet, on_row=on_row
+    )
     try:
-        result, stopped_by = _train_watched(
-            config, beginning, resume=resume, torso=torso, quiet=quiet, on_row=on_row
-        )
+        return _train_watched(asked)
     except ConfigError as error:
         # The mistake is the caller's: where in here it was noticed tells nothing.
         raise error.with_traceback(None) from None
-    hand_over(stopped_by)
-    return result
 
 
 def train_command(
@@ -170,213 +169,130 @@ def train_command(
         config_given: names of settings that were asked for, which win over a resumed run's plan.
         beginning: tells what the command is at so far.
     """
-    return _train_watched(
+    asked = Asked(
         config,
         beginning or Beginning(time.time()),
-        layers=layers,
-        argv=argv,
+        process_began(),
         resume=resume,
         config_given=config_given,
-    )[0]
+        layers=layers,
+        argv=argv,
+    )
+    return _train_watched(asked)
 
 
-def _train_watched(
-    config: TrainConfig,
-    beginning: Beginning,
-    *,
-    layers: Mapping[str, str] | None = None,
-    argv: list[str] | None = None,
-    resume: str | os.PathLike[str] | None = None,
-    config_given: set[str] | frozenset[str] = frozenset(),
-    torso: torch.nn.Module | None = None,
-    quiet: bool = False,
-    on_row: OnRow | None = None,
-) -> tuple[TrainResult, int]:
-    """Train within its limits of time; return the signal that stopped it too, 0 if none did."""
-    config = with_ratio(config)
-    validate(config)
-    began = process_began() if argv is not None else time.time()
-    ticks_before = time.time() - began - time.monotonic()  # the clock of the day may be set
-
-    with Watch(
-        config.patience_seconds,
-        _Preparing(ticks_before),
-        Stop(config.stop_within_seconds),
-        stop_after=config.stop_after_seconds,
-        last_resort=argv is not None,
-    ) as watch:
-        try:
-            result = _train(
-                config,
-                watch,
-                beginning,
-                began,
-                layers or {},
-                argv or [],
-                resume,
-                config_given,
-                torso,
-                quiet,
-                on_row,
-            )
-        except Overdue as overdue:
-            at = at_work()
-            raise overdue.failure or RunFailed(
-                f"stopped before training began: --stop-after-seconds {config.stop_after_seconds:g} have passed"
-                + f"; {at}" * bool(at)
-            ) from None
-        finally:
-            beginning.over()
-    return result, watch.stop.signal
+def _train_watched(asked: Asked) -> TrainResult:
+    """Train within its limits of time; a program's own handler hears of the signal that stopped it."""
+    try:
+        config = with_ratio(asked.config)
+        validate(config)
+        ends_at = math.inf
+        if config.stop_after_seconds:  # the clock of the day may be set
+            ends_at = time.monotonic() - (time.time() - asked.began) + config.stop_after_seconds
+        with Watch(
+            config.patience_seconds,
+            Watched(),
+            Stop(config.stop_within_seconds),
+            ends_at=ends_at,
+            last_resort=asked.argv is not None,
+        ) as watch:
+            result = _train(replace(asked, config=config), watch)
+    except GivenUp as given_up:
+        raise given_up.failure from None
+    except Overdue:
+        limit = asked.config.stop_after_seconds
+        raise RunFailed(
+            f"stopped before training began: --stop-after-seconds {limit:g} have passed"
+            + at_work("; {}")
+        ) from None
+    finally:
+        asked.beginning.over()
+    if asked.argv is None:
+        hand_over(watch.stop.signal)
+    return result
 
 
 @cpu_by_default()
-def _train(
-    config: TrainConfig,
-    watch: Watch,
-    beginning: Beginning,
-    began: float,
-    layers: Mapping[str, str],
-    argv: list[str],
-    resume: str | os.PathLike[str] | None,
-    config_given: set[str] | frozenset[str],
-    torso: torch.nn.Module | None,
-    quiet: bool,
-    on_row: OnRow | None,
-) -> TrainResult:
+def _train(asked: Asked, watch: Watch) -> TrainResult:
     keep_freed_memory()
-    folder = RunFolder.open(resume) if resume is not None else None
+    folder = RunFolder.open(asked.resume) if asked.resume is not None else None
     try:
         if folder is not None:
             folder.lock()
-        prepared = prepare(config, folder, beginning, config_given=config_given, torso=torso)
+        prepared = prepare(asked, folder)
         if isinstance(prepared, Finished):
             print(prepared.told)
             return TrainResult(prepared.folder, prepared.summary)
-        for line in prepared.replays if not quiet else ():
+        for line in prepared.replays if not asked.quiet else ():
             print(line, flush=True)  # before any is made
-        session = _Session(prepared, watch, beginning, began=began, quiet=quiet, on_row=on_row)
-        return session.run(layers, argv, torso)
+        return _Session(asked, prepared, watch).run()
     finally:
         if folder is not None:
             folder.unlock()
 
 
-class _Preparing(Watched):
-    """A session that has yet to find out what it needs."""
-
-    def __init__(self, ticks_before: float):
-        self._ticks_before = ticks_before
-
-    def seconds(self) -> float:
-        return self._ticks_before + time.monotonic()
-
-
 class _Session:
     """One session of a run, from its parts to its summary."""
 
-    def __init__(
-        self,
-        prepared: Prepared,
-        watch: Watch,
-        beginning: Beginning,
-        *,
-        began: float,
-        quiet: bool,
-        on_row: OnRow | None,
-    ):
-        self.prepared, self.watch, self.beginning = prepared, watch, beginning
+    def __init__(self, asked: Asked, prepared: Prepared, watch: Watch):
+        self.asked, self.prepared, self.watch = asked, prepared, watch
         self.config, self.spec, self.plan = prepared.config, prepared.spec, prepared.plan
-        self.folder, self.state = prepared.folder, prepared.state
-        self.began, self.quiet, self.on_row = began, quiet, on_row
+        self.state = prepared.state
         self.unmarked = ""
         self.lost_env_steps = 0  # that came after the checkpoint
-        self.run_folder = self.folder  # or that of a new run, once it is made
+        self.folder: RunFolder  # of a new run once it is made
+        if prepared.folder is not None:
+            self.folder = prepared.folder
 
-    def run(
-        self, layers: Mapping[str, str], argv: list[str], torso: torch.nn.Module | None
-    ) -> TrainResult:
+    def run(self) -> TrainResult:
         """Build, run, and write down how it ended."""
-        config = self.config
-        if config.init_from and self.state is None:
-            source = RunFolder.open(config.init_from)
-            refuse_misfit(config, self.spec, read_policy(source), torso)
-            self.config = replace(config, init_from=str(source.path.resolve()))
+        config, watch = self.config, self.watch
         with contextlib.ExitStack() as stack:
+            resumed, replays = self.state is not None, is_repeatable(self.state, self.spec)
+            making = wording.making_in_words(config, self.plan.num_envs, resumed=replays)
             # Processes make their environments later, which the supervisor tells.
-            if self.state is not None or layout_of(self.config) is None:
-                replays = is_repeatable(self.state, self.spec)
-                making = wording.making_in_words(self.config, self.plan.num_envs, resumed=replays)
-                self.beginning.at(making)
+            if resumed or layout_of(config) is None:
+                self.asked.beginning.at(making)
             placement = place(
-                self.config,
+                config,
                 self.spec,
                 self.plan,
                 self._load,
-                torso=torso,
+                torso=self.asked.torso,
                 tried=self.prepared.tried,
-                hold=lambda: folder.join(),
+                hold=lambda: self.folder.join(),
             )
             stack.callback(self._close, placement.close)
             self.spec = placement.spec
-            folder = self.run_folder = self._open()
-            store = folder.checkpoints(self.config.keep_checkpoints)
-            stack.enter_context(self.watch.hearing(self.watch.on_signal))
-            requests = Requests(folder.path, partial(self.watch.request, "request"))
+            folder, recorder = self._open()
+            store = folder.checkpoints(config.keep_checkpoints)
+            stack.enter_context(watch.hearing(watch.on_signal))
+            requests = Requests(folder.path, partial(watch.request, "request"))
             stack.callback(requests.close)
-            stop, checkpoints = self.watch.stop, Checkpointing(self.config, store, self.watch.stop)
-            scoring = Scoring(
-                self.config,
-                self.recorder,
-                store,
-                placement.names,
-                lambda: (placement.updates, placement.env_steps),
-                BestVideos(self.config, folder, store, placement.names, self.recorder.say)
-                if self.config.evaluation.video
-                else None,
-            )
+            checkpoints = Checkpointing(config, store, watch.stop)
+            videos = None
+            if config.evaluation.video:
+                videos = BestVideos(config, folder, store, placement.names, recorder.say)
+            scoring = Scoring(config, recorder, store, placement, videos)
+            evaluations = Evaluations(config, placement, recorder, scoring, watch.stop)
             supervisor = Supervisor(
-                self.config,
-                folder,
-                placement,
-                self.recorder,
-                checkpoints,
-                Evaluations(self.config, placement, self.recorder, scoring, stop),
-                stop,
-                requests,
-                making=wording.making_in_words(self.config, self.plan.num_envs),
+                config, folder, placement, recorder, checkpoints, evaluations, watch.stop, requests
             )
-            stack.callback(self._close, supervisor.close)
-            self.watch.watched = run = _Run(
-                self.config,
-                folder,
-                stop,
-                placement,
-                self.recorder,
-                checkpoints,
-                scoring,
-                supervisor,
-                requests,
+            stack.callback(self._close, evaluations.close)
+            watch.watched = run = _Run(supervisor, scoring)
+            self._write_beginning(supervisor)
+            self._introduce(placement.restore_seconds or 0.0)
+            return run.to_its_end(
+                lambda: supervisor.run(self._load, self._go_back, resumed=resumed, making=making)
             )
-            before = {} if self.folder is None else folder.read_settings()
-            self._write_beginning(folder, supervisor, layers, argv)
-            self._introduce(folder, before, placement.restore_seconds or 0.0)
-            if layers.get("algorithm.name") == FOR_REPLAYS and self.state is None:
-                self.recorder.say(
-                    f"algorithm {config.algorithm.name}, which learns from older data too, as replays hold it; another one: "
-                    "algorithm:vtrace"
-                )
-            resumed = self.state is not None
-            return run.to_its_end(self._load, lambda: self._go_back(folder), resumed=resumed)
 
     def _close(self, close: Callable[[], None]) -> None:
         """Close what a run holds, within the bound of a stop: an environment may hang there too."""
         try:
             with self.watch.stop.within(self.config.stop_within_seconds):
                 close()
-        except Overdue:
-            at = at_work()
-            tell("gossamer: closing was left unfinished" + f": {at}" * bool(at))
+        except (Overdue, GivenUp):
+            tell("gossamer: closing was left unfinished" + at_work(": {}"))
 
     def _load(self, ranks: range) -> InitialState | None:
         """Return the state that learners begin with, with the tensors of these ranks; they may be given up."""
@@ -389,36 +305,36 @@ class _Session:
 
     def _read_state(self, which: Literal["last"] | int, ranks: range) -> RunState:
         """Return a checkpoint of this run, with the tensors of these ranks."""
-        assert self.run_folder is not None
         mine = tensors_of(ranks, replays=self.config.checkpoint_replay)
-        found = self.run_folder.checkpoints().load(which, mine)
+        found = self.folder.checkpoints().load(which, mine)
         return from_disk(found, self.config.num_learners)
 
-    def _open(self) -> RunFolder:
+    def _open(self) -> tuple[RunFolder, Recorder]:
         config = self.config
-        folder = self.folder or RunFolder.create(
-            config.run_folder or None,
-            env_id=config.env_id,
-            algorithm=config.algorithm.name,
-            topology=config.topology.name,
-            seed=config.seed,
-            named_in=self.prepared.home,
-        )
+        if self.prepared.folder is None:
+            self.folder = RunFolder.create(
+                config.run_folder or None,
+                env_id=config.env_id,
+                algorithm=config.algorithm.name,
+                topology=config.topology.name,
+                seed=config.seed,
+                named_in=self.prepared.home,
+            )
         title = f"{config.env_id}  {config.algorithm.name}  seed {config.seed}"
         if config.num_learners > 1:
             title += f"  {config.num_learners} learners, {config.topology.name}"
-        title = None if self.quiet else title
-        self.recorder = Recorder(config, folder, began=self.began, title=title, on_row=self.on_row)
-        return folder
+        self.recorder = Recorder(
+            config,
+            self.folder,
+            began=self.asked.began,
+            title=None if self.asked.quiet else title,
+            on_row=self.asked.on_row,
+        )
+        return self.folder, self.recorder
 
-    def _write_beginning(
-        self,
-        folder: RunFolder,
-        supervisor: Supervisor,
-        layers: Mapping[str, str],
-        argv: list[str],
-    ) -> None:
+    def _write_beginning(self, supervisor: Supervisor) -> None:
         """Write what a run begins with; of a new run nothing stays if that fails."""
+        asked, folder = self.asked, self.folder
         try:
             known = wording.env_facts(self.spec) if self.prepared.tried else {}
             settings = to_dict(self.config)
@@ -429,16 +345,22 @@ class _Session:
             }
             before = self.state.recorder.seconds if self.state else 0.0
             folder.write_start(
-                settings, layers, argv, facts, began=self.began, seconds_before=before
+                settings,
+                asked.layers,
+                asked.argv or [],
+                facts,
+                began=asked.began,
+                seconds_before=before,
             )
             if mixing := mixing_rows(self.config):
                 folder.write_json("mixing.json", mixing)
             if self.state is not None:
-                self._cut_back(folder)
+                self._cut_back()
                 supervisor.load_state(self.state)
+                self.watch.ends_at -= before
             self.recorder.open(resumed_at=self.state.env_steps if self.state else None)
         except BaseException as error:
-            if self.folder is None:
+            if self.prepared.folder is None:
                 folder.discard()
             if isinstance(error, OSError):
                 raise ConfigError(
@@ -461,10 +383,11 @@ class _Session:
             )
             return {}
 
-    def _cut_back(self, folder: RunFolder) -> None:
+    def _cut_back(self) -> None:
         """Drop what was written after the checkpoint: it is another future."""
+        folder, state = self.folder, self.state
         env_steps, updates, episodes = 0, {0: 0}, 0
-        if (state := self.state) is not None:
+        if state is not None:
             env_steps, updates = state.env_steps, state.updates
             episodes = state.recorder.episode_rows
         self.lost_env_steps = max(folder.env_steps_told() - env_steps, 0)
@@ -472,153 +395,141 @@ class _Session:
         folder.checkpoints().discard_after(updates[0])
         (folder.path / "summary.json").unlink(missing_ok=True)
 
-    def _go_back(self, folder: RunFolder) -> bool:
+    def _go_back(self) -> bool:
         """Return to the last checkpoint, or the beginning, in the midst of a session; whether there is one."""
-        self.state = self._read_state("last", range(0)) if folder.checkpoints().list() else None
+        there = self.folder.checkpoints().list()
+        self.state = self._read_state("last", range(0)) if there else None
         self.recorder.close_files()
-        self._cut_back(folder)
+        self._cut_back()
         self.recorder.go_back(self.state.recorder if self.state else None)
         self.recorder.open_files(resumed_at=self.state.env_steps if self.state else 0)
         return self.state is not None
 
-    def _introduce(self, folder: RunFolder, before: Mapping[str, Any], seconds: float) -> None:
-        plan, recorder = self.plan, self.recorder
-        self.beginning.over()
-        recorder.say(self.spec.protocol)
-        if told := wording.seen_and_done(self.spec):
-            recorder.say(told)
-        if self.state is None and (told := wording.new_episodes_in_words(self.spec)):
-            recorder.say(told)
-        for remark in self.spec.remarks:
-            recorder.say(remark)
-        if tasks := tasks_in_words(self.config, self.spec, num_envs=self.plan.num_envs):
-            recorder.say(tasks)
+    def _introduce(self, restore_seconds: float) -> None:
+        """Say what is going to run; 0 seconds: it is not known how long restoring took."""
+        config, spec, plan, state = self.config, self.spec, self.plan, self.state
+        self.asked.beginning.over()
         lag = "free" if plan.lag is None else plan.lag
-        if plan.lag is None and self.config.placement == "inline":
+        if plan.lag is None and config.placement == "inline":
             lag = "1 (free needs --placement local)"
-        each = " each" if self.config.num_learners > 1 else ""
-        recorder.say(
+        each = " each" if config.num_learners > 1 else ""
+        self._say(
+            spec.protocol,
+            wording.seen_and_done(spec),
+            wording.new_episodes_in_words(spec) if state is None else "",
+            *spec.remarks,
+            tasks_in_words(config, spec, num_envs=plan.num_envs),
             f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
             + f"; {plan.actors} actor process{'es' * (plan.actors > 1)}{each}"
-            * (plan.actors > 0)
+            * (plan.actors > 0),
         )
         for line in self.prepared.replays:  # shown before
             with suppress(OSError):
-                folder.log(line)
-        if mixing := wording.mixing_in_words(self.config, mixing_facts(self.config)):
-            recorder.say(mixing)
-        recorder.say(f"run folder {folder.shown}")
-        if self.unmarked:
-            recorder.say(self.unmarked)
-        if self.state is None:
-            if self.config.init_from and len(self.config.replays) > 1:
-                self._say_filling()
+                self.folder.log(line)
+        self._say(
+            wording.mixing_in_words(config, mixing_facts(config)),
+            f"run folder {self.folder.shown}",
+            self.unmarked,
+        )
+        if state is None:
+            if config.init_from and len(config.replays) > 1:
+                self._say(self._filling())
+            if self.asked.layers.get("algorithm.name") == FOR_REPLAYS:
+                self._say(
+                    f"algorithm {config.algorithm.name}, which learns from older data too, as replays hold it; another one: "
+                    "algorithm:vtrace"
+                )
             return
-        told = wording.resumed_in_words(
-            new_episodes=not is_repeatable(self.state, self.spec),
-            why=resume.why_not_exact(self.config, self.spec, plan, self.state, before),
-            env_steps=self.state.env_steps,
-            updates=self.state.updates[0],
-            seconds=seconds,
+        resumed = wording.resumed_in_words(
+            new_episodes=not is_repeatable(state, spec),
+            why=resume.why_not_exact(config, spec, plan, state, self.prepared.before),
+            env_steps=state.env_steps,
+            updates=state.updates[0],
+            seconds=restore_seconds,
             lost=self.lost_env_steps,
         )
-        recorder.say(told)
-        if resume.begins_empty(self.config, self.state):
-            self._say_filling()
-        if self.prepared.remark:
-            recorder.say(self.prepared.remark)
-        for name, old, new in changes(before, to_dict(self.config)):
-            recorder.say(f"changed: {name} {old} -> {new}")
+        differing = changes(self.prepared.before, to_dict(config))
+        self._say(
+            resumed,
+            self._filling() if resume.begins_empty(config, state) else "",
+            self.prepared.remark,
+            *(f"changed: {name} {old} -> {new}" for name, old, new in differing),
+        )
 
-    def _say_filling(self) -> None:
+    def _filling(self) -> str:
         rows = resume.rows_to_fill(self.config, self.plan, self.state)
-        self.recorder.say(wording.filling_in_words(rows))
+        return wording.filling_in_words(rows)
+
+    def _say(self, *lines: str) -> None:
+        """Say the lines that are not empty."""
+        for line in filter(None, lines):
+            self.recorder.say(line)
 
 
 class _Run(Watched):
     """A run of which everything is made: it trains to its end, and writes down which that was."""
 
-    def __init__(
-        self,
-        config: TrainConfig,
-        folder: RunFolder,
-        stop: Stop,
-        placement: Placement,
-        recorder: Recorder,
-        checkpoints: Checkpointing,
-        scoring: Scoring,
-        supervisor: Supervisor,
-        requests: Requests,
-    ):
-        self._config, self._folder, self._stop = config, folder, stop
-        self._placement, self._recorder, self._checkpoints = placement, recorder, checkpoints
-        self._scoring, self._supervisor, self._requests = scoring, supervisor, requests
+    def __init__(self, supervisor: Supervisor, scoring: Scoring):
+        self._supervisor, self._scoring = supervisor, scoring
         self._exit_code: int | None = None  # once it has ended
 
     def say(self, text: str) -> None:
-        self._recorder.say(text)
+        self._supervisor.recorder.say(text)
 
     def notice(self, text: str) -> bool:
-        return self._recorder.notice(text)
+        return self._supervisor.recorder.notice(text)
 
     def look(self) -> None:
-        self._requests.look()
-
-    def seconds(self) -> float:
-        return self._recorder.seconds()
+        self._supervisor.requests.look()
 
     def leave(self) -> None:
-        self._placement.stop.stop()
+        self._supervisor.placement.stop.stop()
 
     def save_seconds(self) -> float:
-        return self._checkpoints.longest_seconds
+        return self._supervisor.checkpoints.longest_seconds
 
     def written_bytes(self) -> int | None:
-        return self._checkpoints.written_bytes
+        return self._supervisor.checkpoints.written_bytes
 
     def last_words(self) -> int:
         if self._exit_code is not None:  # it is closing that does not end
             return self._exit_code
-        supervisor, failure = self._supervisor, self._stop.failure
+        supervisor, failure = self._supervisor, self._supervisor.stop.failure
         if failure is not None:
             supervisor.exit = Exit("failed", wording.headline(failure))
         elif not supervisor.saved:
-            supervisor.leave_at_once()
+            supervisor.tell_lost(supervisor.checkpoints.on_disk)
         with suppress(OSError):
-            self._folder.write_json("summary.json", self._summary())
-        self.say(wording.ending(self._summary(), self._folder))
+            supervisor.folder.write_json("summary.json", self._summary())
+        self.say(wording.ending(self._summary(), supervisor.folder))
         if failure is not None:
             tell(f"gossamer: {wording.headline(failure)}")
         return int(failure is not None)
 
-    def to_its_end(
-        self, load: LoadInitialState, go_back: Callable[[], bool], *, resumed: bool
-    ) -> TrainResult:
-        """Train to the end; arguments as for `Supervisor.run`.
+    def to_its_end(self, train: Callable[[], None]) -> TrainResult:
+        """Train to the end, by a function that does so.
 
         Raises:
             RunFailed: the run could not go on; its folder says why.
         """
-        supervisor, recorder, folder = self._supervisor, self._recorder, self._folder
+        supervisor, recorder = self._supervisor, self._supervisor.recorder
+        folder = supervisor.folder
         failure: BaseException | None = None
         try:
-            try:
-                supervisor.run(load, go_back, resumed=resumed)
-            except Overdue as overdue:
-                if overdue.failure is not None:
-                    raise overdue.failure from None
-            except (Interrupted, Stopped):
-                pass
+            with suppress(Overdue, Interrupted, Stopped):
+                train()
             if not supervisor.final_snapshot_queued:
                 supervisor.leave()
             supervisor.finish_saving()
-            self._stop.settle()
+            supervisor.stop.settle()
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
-            supervisor.exit = Exit("failed", wording.headline(error))
+            if isinstance(error, GivenUp):
+                failure = error.failure.with_traceback(error.__traceback__)
+            supervisor.exit = Exit("failed", wording.headline(failure))
             with suppress(OSError):  # of a full disk
-                folder.log("".join(traceback.format_exception(error)))
+                folder.log("".join(traceback.format_exception(failure)))
             with suppress(Exception):  # a checkpoint under way is written to its end
                 supervisor.finish_saving()
         ended = self._summary()
@@ -627,12 +538,9 @@ class _Run(Watched):
                 write()
             except OSError as error:
                 failure = failure or error
-        for line in wording.learners_in_words(
-            self._config,
-            self._scoring.scores_saved,
-            recorder.mean_return_of,
-            self._scoring.best_saved,
-        ):
+        scores, best = self._scoring.scores_saved, self._scoring.best_saved
+        mean_of = recorder.window.mean_of
+        for line in wording.learners_in_words(supervisor.config, scores, mean_of, best):
             recorder.say(line)
         recorder.say(wording.ending(ended, folder))
         folder.unlock()
@@ -642,16 +550,17 @@ class _Run(Watched):
         return TrainResult(folder.path, ended)
 
     def _summary(self) -> dict[str, Any]:
-        placement, recorder = self._placement, self._recorder
+        supervisor = self._supervisor
+        placement, recorder = supervisor.placement, supervisor.recorder
         return summary_of(
             env_steps=placement.env_steps,
             updates=placement.updates,
-            restarts=self._supervisor.restarts,
+            restarts=supervisor.restarts,
             seconds=recorder.seconds(),
             steps_per_second=recorder.steps_per_second(placement.env_steps),
-            mean_return=recorder.mean_return(),
+            mean_return=recorder.window.mean(),
             best=recorder.best,
             candidate=recorder.candidate,
             best_learner=self._scoring.best_saved,
-            ended=self._supervisor.exit,
+            ended=supervisor.exit,
         )
