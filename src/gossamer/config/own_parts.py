@@ -54,9 +54,12 @@ def ours_of(base: type) -> tuple[type, ...]:
     package = sys.modules[base.__module__.rpartition(".")[0]]
     for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         importlib.import_module(found.name)
-    kinds: list[Any] = [x for x in _below(base) if is_ours(x)]
-    kinds = [x for x in kinds if "name" in inspect.get_annotations(x)]
-    return tuple(sorted(kinds, key=lambda x: (len(x.__mro__), x.name != x.default_kind, x.name)))
+    kinds = [x for x in _below(base) if is_ours(x) and "name" in inspect.get_annotations(x)]
+
+    def order(kind: Any) -> tuple[int, bool, str]:
+        return len(kind.__mro__), kind.name != kind.default_kind, kind.name
+
+    return tuple(sorted(kinds, key=order))
 
 
 def _below(base: type) -> Iterator[type]:

@@ -313,7 +313,7 @@ def _serve(supervisor: socket.socket) -> tuple[int, tuple[int, ...], socket.sock
     """Make copies until the supervisor has gone; return, in a copy, what it begins with, as `child.serve` takes it."""
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # but for the wakeup
+    signal.signal(signal.SIGCHLD, _nothing)  # but for the wakeup
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     us = os.getpid()
     # Ends of those that ask for copies, by process; the supervisor's has our own number.
@@ -429,3 +429,7 @@ def _main(descriptor: int, parent: int, role: str) -> int:
 
 if __name__ == "__main__":
     sys.exit(_main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+
+
+def _nothing(number: int, frame: object) -> None:
+    pass
