@@ -427,9 +427,9 @@ def _main(descriptor: int, parent: int, role: str) -> int:
     return serves.serve(*_serve(socket.socket(fileno=descriptor)))
 
 
-if __name__ == "__main__":
-    sys.exit(_main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
-
-
 def _nothing(number: int, frame: object) -> None:
     pass
+
+
+if __name__ == "__main__":
+    sys.exit(_main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
