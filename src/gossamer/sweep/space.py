@@ -77,18 +77,16 @@ class Range:
 
     def grid(self) -> tuple[float, ...]:
         """Return the only values that there are; empty: all between the ends."""
+        low, high = self.low, self.high
         if self.step is not None:
-            count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-            # As they would be written: 0.1 and three steps of it are 0.4.
-            made = [float(f"{self.low + i * self.step:.12g}") for i in range(count)]
-            return tuple(round(x) for x in made) if self.whole else tuple(made)
-        if self.num is None:
-            return ()
-        shares = [i / (self.num - 1) for i in range(self.num)]
-        if self.log:
-            made = [self.low * (self.high / self.low) ** x for x in shares]
+            count = math.floor((high - low) / self.step + 1e-9) + 1
+            made = [low + i * self.step for i in range(count)]
+        elif self.num is not None:
+            shares = [i / (self.num - 1) for i in range(self.num)]
+            made = [low * (high / low) ** x if self.log else low + (high - low) * x for x in shares]
         else:
-            made = [self.low + (self.high - self.low) * x for x in shares]
+            return ()
+        # As they would be written: 0.1 and three steps of it are 0.4.
         made = [float(f"{x:.12g}") for x in made]
         return tuple(dict.fromkeys(round(x) for x in made)) if self.whole else tuple(made)
 
@@ -225,10 +223,8 @@ def _is_number(value: Any) -> bool:
 def _takes_whole_numbers(name: str, where: str) -> bool:
     """Whether a setting takes whole numbers alone; ConfigError if it takes no numbers."""
     annotation: Any = find_annotation(TrainConfig, name)
-    if (
-        annotation is None
-    ):  # a class of the user's has it, or nobody: that is told where values are tried
-        return False
+    if annotation is None:
+        return False  # a class of the user's has it, or nobody: that is told where values are tried
     bases = _bases(annotation)
     if float in bases:
         return False
