@@ -70,12 +70,9 @@ def train_seeds(
     runs = [PlannedRun(f"seed {x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in (
-            # First what says whose folder it is: one that holds anything else is refused.
-            (MANIFEST, json.dumps(identity, indent=1) + "\n"),
-            (SETTINGS, as_preset(config, origin)),
-        ):
-            write_text(folder / name, text)
+        # First what says whose folder it is: one that holds anything else is refused.
+        write_text(folder / MANIFEST, json.dumps(identity, indent=1) + "\n")
+        write_text(folder / SETTINGS, as_preset(config, origin))
     except OSError as error:
         raise ConfigError(
             f"cannot write run folder {folder}: {error.strerror}; choose another with --run-folder PATH"
@@ -177,11 +174,10 @@ def _worth(found: Mapping[str, Any]) -> str:
 
 def summary(runs: Sequence[PlannedRun], folder: Path, config: TrainConfig) -> list[str]:
     """Return a line for each seed, their area, and the lines of `gossamer compare` about them."""
-    found = {run.name: read_summary(run.folder) for run in runs}
     lines = [
-        f"{run.name}: {exit_of(found[run.name]) or 'not finished'}, {_worth(found[run.name])}, {run.folder}"
+        f"{run.name}: {exit_of(found) or 'not finished'}, {_worth(found)}, {run.folder}"
         for run in runs
-        if found[run.name]
+        if (found := read_summary(run.folder))
     ]
     done = [run.folder for run in runs if is_done(run.folder)]
     if len(done) < 2:
