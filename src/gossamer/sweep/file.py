@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence  # noqa: TC003 - options are read by their annotations
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, cast
 
@@ -71,7 +71,8 @@ class Sweep:
     file: str
     """Path as typed."""
     options: Options
-    """Its trials are known."""
+    trials: int
+    """Number of trials."""
     settings: Mapping[str, Any]
     """Nested settings of every trial."""
     space: Space
@@ -80,12 +81,6 @@ class Sweep:
     """Settings of each trial of a list, by dotted name; of other methods there are none."""
     identity: Mapping[str, Any]
     """Everything that must not change while the sweep goes on, as JSON."""
-
-    @property
-    def trials(self) -> int:
-        """Number of trials."""
-        assert self.options.trials is not None
-        return self.options.trials
 
     @property
     def judge(self) -> Judge:
@@ -172,7 +167,7 @@ def read_sweep(path: str, *, trials: int | None = None) -> Sweep:
         **({"experiments": experiments} if experiments else {}),
     }
     count = _trials(path, options, space, len(experiments), trials)
-    sweep = Sweep(path, replace(options, trials=count), settings, space, experiments, identity)
+    sweep = Sweep(path, options, count, settings, space, experiments, identity)
     if sweep.uses_optuna and find_spec("optuna") is None:
         what = f"pruner {options.pruner}" if options.method != "tpe" else "method tpe"
         raise MissingExtra(f"{path}: {what} needs Optuna", "sweep")
@@ -281,32 +276,30 @@ def _trials(path: str, options: Options, space: Space, experiments: int, asked: 
 
 def _check(sweep: Sweep) -> None:
     """Try every value against its setting, the others being the first of theirs, and the combinations of a list or a small grid."""
+    for number, chosen in enumerate(sweep.experiments, start=1):
+        _try(sweep, chosen, (), f"experiment {number}: ")
     if sweep.experiments:
-        for number, chosen in enumerate(sweep.experiments):
-            where = f"experiment {number + 1}: "
-            _refuse_without_evaluations(sweep, _try(sweep, chosen, (), where))
         return
     first = sweep.first_choice()
-    seen: set[str] = set()
-    for name, domain in sweep.space.items():
-        for value in domain.ends():
-            chosen = {**first, name: value}
-            if (key := encoded(chosen)) not in seen:
-                seen.add(key)
-                _refuse_without_evaluations(sweep, _try(sweep, chosen, [name]))
+    varied = [
+        ({**first, name: value}, [name])
+        for name, domain in sweep.space.items()
+        for value in domain.ends()
+    ]
     if sweep.options.method == "grid":
-        for number in range(min(sweep.trials, MAX_CHECKED)):
-            chosen = sweep.choice(number)
-            if encoded(chosen) not in seen:
-                _try(sweep, chosen, list(chosen))
+        numbers = range(min(sweep.trials, MAX_CHECKED))
+        varied += [(sweep.choice(number), list(sweep.space)) for number in numbers]
+    seen: set[str] = set()
+    for chosen, names in varied:
+        if (key := encoded(chosen)) not in seen:
+            seen.add(key)
+            _try(sweep, chosen, names)
 
 
-def _try(
-    sweep: Sweep, chosen: Mapping[str, Any], varied: Sequence[str], where: str = ""
-) -> TrainConfig:
-    """Return the config of a trial; of a mistake tell which of the varied settings it is about, if it is of one."""
+def _try(sweep: Sweep, chosen: Mapping[str, Any], varied: Sequence[str], where: str = "") -> None:
+    """Refuse the settings of a trial that cannot be; tell which of the varied ones a mistake is about, if it is about one."""
     try:
-        return sweep.preset(chosen)[1]
+        config = sweep.preset(chosen)[1]
     except ConfigError as error:
         told = str(error).removeprefix("settings: ")
         if "no environment given" in told:
@@ -314,9 +307,6 @@ def _try(
         blamed = [x for x in varied if x in told or x.partition(".")[0] in told.partition(" ")[0]]
         where += "".join(f"search.{name} = {shown(chosen[name])}: " for name in blamed)
         raise ConfigError(f"{sweep.file}: {where}{told}") from None
-
-
-def _refuse_without_evaluations(sweep: Sweep, config: TrainConfig) -> None:
     pruner = sweep.options.pruner
     wants = "evaluation" in sweep.options.objective or pruner != "none"
     if wants and config.evaluation.every_seconds == 0:
