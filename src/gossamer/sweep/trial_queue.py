@@ -124,12 +124,13 @@ class TrialQueue(RunQueue):
     def unwanted(self, running: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
         """Return the runs of trials that are not worth going on."""
         if self._study is not None and self.sweep.options.pruner != "none":
-            trials = {self._trial_of[x.name].number: self._trial_of[x.name] for x in running}
-            for number, trial in trials.items():
-                if not trial.pruned and (self._report(trial) or self._study.should_prune(number)):
-                    self._folder.prune(
-                        trial
-                    )  # first: it must not be resumed, whatever comes between
+            for number in dict.fromkeys(self._trial_of[x.name].number for x in running):
+                trial = self.trials[number]
+                if trial.pruned or trial.values:
+                    continue
+                if self._report(trial) or self._study.should_prune(number):
+                    # First: it must not be resumed, whatever comes between.
+                    self._folder.prune(trial)
                     self._tell(trial)
                     self._drop(trial)
                     self.say(f"trial {number} is stopped early: others were better at that time")
