@@ -19,12 +19,11 @@ from gossamer.record.metrics import plain
 from gossamer.record.readers import FolderReader, json_in
 from gossamer.sweep.pool import PlannedRun
 from gossamer.sweep.trial import Trial
-from gossamer.system.reading import clipped, expand, quoted
+from gossamer.system.reading import clipped, expand, quoted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gossamer.config import TrainConfig
     from gossamer.sweep.file import Sweep
 
 MANIFEST = "sweep.json"
@@ -136,15 +135,15 @@ class SweepFolder:
                 f"{folder / TRIAL} is damaged: it names settings that the sweep does not try; remove {folder}, and the "
                 "trial is run anew"
             )
-        trial = self._trial(number, cast("dict[str, Any]", chosen), self.sweep.preset(chosen)[1])
+        trial = self._trial(number, cast("dict[str, Any]", chosen))
         trial.pruned = held.get("pruned") is True
         return trial
 
     def _folder_of(self, number: int) -> Path:
         return self.path / f"{number:03d}"
 
-    def _trial(self, number: int, chosen: dict[str, Any], config: TrainConfig) -> Trial:
-        folder = self._folder_of(number)
+    def _trial(self, number: int, chosen: dict[str, Any]) -> Trial:
+        folder, config = self._folder_of(number), self.sweep.preset(chosen)[1]
         seeds = range(config.seed, config.seed + self.sweep.options.seeds)
         runs = [
             PlannedRun(f"{number:03d}/s{x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds
@@ -157,11 +156,9 @@ class SweepFolder:
         Raises:
             ConfigError: its settings cannot work together; nothing was written.
         """
-        text, config = self.sweep.preset(chosen)
-        trial = self._trial(number, chosen, config)
+        trial = self._trial(number, chosen)
         partial = trial.folder.with_name(f"{trial.folder.name}.partial")
         partial.mkdir()
-        (partial / SETTINGS).write_text(self._commented(trial) + text, encoding="utf-8")
         (partial / TRIAL).write_text(_record(trial))
         partial.rename(trial.folder)
         return trial
@@ -173,14 +170,10 @@ class SweepFolder:
             trial: which.
             name: of a file in the sweep's folder; empty: the one that the trial's runs read as they begin.
         """
-        text = self._commented(trial) + self.sweep.preset(trial.chosen)[0]
-        write_text(self.path / name if name else trial.folder / SETTINGS, text)
-
-    def _commented(self, trial: Trial) -> str:
         words = ", ".join(f"{x} {y}" for x, y in trial.chosen.items())
-        return f"# Trial {trial.number} of {clipped(self.sweep.file)}: {clipped(words, 200)}\n".replace(
-            "\r", " "
-        )
+        told = f"# Trial {trial.number} of {clipped(self.sweep.file)}: {clipped(words, 200)}"
+        text = f"{visible(told)}\n{self.sweep.preset(trial.chosen)[0]}"
+        write_text(self.path / name if name else trial.folder / SETTINGS, text)
 
     def prune(self, trial: Trial) -> None:
         """Write down that a trial is stopped for good."""
