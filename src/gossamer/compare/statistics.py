@@ -27,6 +27,7 @@ Scores = Sequence[Array]
 """One array [n, ...] a task; n may differ between tasks."""
 Statistic = Literal["iqm", "mean", "median"]
 STATISTICS: tuple[Statistic, ...] = ("iqm", "mean", "median")
+TITLES: dict[Statistic, str] = {"iqm": "IQM", "mean": "mean", "median": "median"}
 LEVEL = 0.95
 """Share of intervals that hold the truth."""
 RESAMPLES = 2_000
@@ -100,25 +101,11 @@ def estimate(scores: Scores, statistic: Statistic, level: float = LEVEL) -> Esti
     return _interval(spread.value, spread.variance, spread.dof, spread.factor(level), level)
 
 
-def difference(
-    first: Scores, second: Scores, statistic: Statistic, level: float = LEVEL
-) -> Estimate:
+def difference(first: Spread, second: Spread, level: float = LEVEL) -> Estimate:
     """Return how far a statistic of the first is above that of the second, with its interval.
 
     Args:
-        first: [n, ...] a task.
-        second: the same tasks in the same order; their seeds need not be as many.
-        statistic: see `statistic_of`.
-        level: share of intervals that hold the truth, in (0, 1).
-    """
-    return difference_of(spread_of(first, statistic), spread_of(second, statistic), level)
-
-
-def difference_of(first: Spread, second: Spread, level: float = LEVEL) -> Estimate:
-    """Return the same of two groups whose spreads are known: of many groups, each is in many pairs.
-
-    Args:
-        first: of the same statistic and tasks as the second.
+        first: of the same statistic and tasks as the second; their seeds need not be as many.
         second: likewise.
         level: share of intervals that hold the truth, in (0, 1).
     """
