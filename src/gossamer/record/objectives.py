@@ -102,14 +102,14 @@ def last_evaluation(run: Path | Reader) -> float | None:
     return next(
         (
             mean
-            for row in reversed(_of_policy(run))
+            for row in reversed(evaluations_of_policy(run))
             if (mean := _number(row.get("mean"))) is not None
         ),
         None,
     )
 
 
-def _of_policy(run: Path | Reader) -> list[dict[str, Any]]:
+def evaluations_of_policy(run: Path | Reader) -> list[dict[str, Any]]:
     """Return the evaluations of a run's policy: where learners mix, it is their average, and every second one is of a learner."""
     rows = [row for row in rows_in(_reader(run), "evaluation.jsonl") if not row.get("confirmation")]
     averages = any(row.get("learner") == "average" for row in rows)
@@ -184,7 +184,7 @@ def evaluations(
         stop_after_seconds: where it ends if that is sooner; 0: no limit.
     """
     found: dict[int, float] = {}
-    for row in _of_policy(run):
+    for row in evaluations_of_policy(run):
         mean, steps, seconds = (_number(row.get(x)) for x in ("mean", "env_steps", "time_s"))
         if mean is None or steps is None:
             continue
