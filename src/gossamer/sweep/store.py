@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
@@ -19,10 +18,11 @@ from gossamer.record.metrics import plain
 from gossamer.record.readers import FolderReader, json_in
 from gossamer.sweep.pool import PlannedRun
 from gossamer.sweep.trial import Trial
-from gossamer.system.reading import clipped, expand, quoted, visible
+from gossamer.system.reading import clipped, quoted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from gossamer.sweep.file import Sweep
 
@@ -192,11 +192,6 @@ def _started(held: Mapping[str, Any], manifest: Path) -> float:
     if isinstance(told, float) and math.isfinite(told):
         return told
     return manifest.stat().st_mtime if manifest.exists() else time.time()
-
-
-def default_folder(file: str) -> Path:
-    """Return where the sweep of a file is kept."""
-    return Path("runs") / "sweeps" / expand(file).stem
 
 
 def _read_object(folder: Path, name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gossamer.sweep.board import Board
 from gossamer.sweep.file import read_sweep
 from gossamer.sweep.local_site import LocalSite, cores_of
 from gossamer.sweep.pool import Pool
-from gossamer.sweep.store import SweepFolder, default_folder
+from gossamer.sweep.store import SweepFolder
 from gossamer.sweep.trial import settings_in_words, worth_in_words
 from gossamer.sweep.trial_queue import TrialQueue
 from gossamer.system.reading import expand
@@ -55,7 +55,7 @@ def main(
         RunFailed: no trial could be done.
     """
     sweep = read_sweep(file, trials=trials)
-    path = expand(folder) if folder else default_folder(file)
+    path = expand(folder or f"runs/sweeps/{expand(file).stem}")
     config = sweep.preset(sweep.first_choice())[1]
     if placement == "cluster" and find_spec("ray") is None:
         raise MissingExtra("--placement cluster needs Ray", "cluster")
