@@ -168,8 +168,8 @@ def probability_of_improvement(first: Scores, second: Scores, level: float = LEV
     # Single tasks with many pairs hold their level with the normal quantile; with few, or joined, they need more.
     normal = (len(sides) == 1) & (dof >= 8)
     quantile = np.where(normal, _normal(level), _student(dof, level))
-    bounds = _score_bounds(values, variance, quantile)
-    return _joined(values, *bounds, enough=bool((np.minimum(here, there) >= 2).all()))
+    enough = bool((np.minimum(here, there) >= 2).all())
+    return _joined(values, variance, quantile, enough=enough)
 
 
 def profile(scores: Scores, thresholds: Array, level: float = LEVEL) -> Estimate:
@@ -190,8 +190,7 @@ def profile(scores: Scores, thresholds: Array, level: float = LEVEL) -> Estimate
     def variance(p: Array) -> Array:
         return p * (1 - p) / sizes
 
-    bounds = _score_bounds(values, variance, quantile)
-    return _joined(values, *bounds, enough=True)
+    return _joined(values, variance, quantile, enough=True)
 
 
 def _above(first: Array, second: Array) -> Array:
@@ -360,9 +359,10 @@ def _score_bounds(values: Array, variance: Any, quantile: Array) -> tuple[Array,
     return found[0], found[1]
 
 
-def _joined(values: Array, low: Array, high: Array, *, enough: bool) -> Estimate:
-    """Return the mean of K probabilities [K, ...] with an interval made of theirs."""
+def _joined(values: Array, variance: Any, quantile: Array, *, enough: bool) -> Estimate:
+    """Return the mean of K probabilities [K, ...] with an interval made of theirs; without bounds unless there are enough seeds."""
     k, value = len(values), values.mean(axis=0)
+    low, high = _score_bounds(values, variance, quantile)
     below = np.sqrt(((values - low) ** 2).sum(axis=0)) / k
     above = np.sqrt(((high - values) ** 2).sum(axis=0)) / k
     if not enough:
