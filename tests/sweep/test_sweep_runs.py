@@ -307,9 +307,10 @@ def test_presets_of_the_users_own_stay(begun: SweepFolder) -> None:
     assert [x.name for x in begun.path.glob("best*")] == ["best-of-monday.toml"]
 
 
-def test_the_name_of_a_file_commands_no_preset(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["two\nlines.toml", "\x1b.toml", "\udc80.toml"])
+def test_the_name_of_a_file_commands_no_preset(name: str, tmp_path: Path) -> None:
     """It is told in a comment, where a line that ends early would be a setting, and some characters may not be."""
-    path = tmp_path / "two\nlines\x1b\udc80.toml"
+    path = tmp_path / name
     path.write_text(grid(600))
     folder = SweepFolder(tmp_path / "mine", read_sweep(str(path)))
     with closing(folder):
