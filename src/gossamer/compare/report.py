@@ -520,7 +520,7 @@ def _median_of(values: Sequence[float]) -> Interval:
     """Return the median of times of which some may be infinite, with an interval if none is: of logarithms, as times are."""
     if all(0 < x < math.inf for x in values):
         found = estimate([np.log(np.array(values))], "median")
-        return _interval(map(np.exp, found))
+        return _interval(np.exp(x) for x in found)
     middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
     value = sum(middle) / len(middle)
     return Interval(value if value < math.inf else None, None, None)
