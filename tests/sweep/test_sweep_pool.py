@@ -7,11 +7,11 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from gossamer.config import make_config
 from gossamer.errors import RunFailed
@@ -259,9 +259,7 @@ def test_a_run_is_kept_to_its_cores(tmp_path: Path) -> None:
     assert adopted is not None
     assert adopted[1] == len(cores) - 1
     assert sorted(os.sched_getaffinity(0)) == cores
-    give_up = time.monotonic() + 60
-    while training.poll() is None and time.monotonic() < give_up:
-        time.sleep(0.02)
+    wait_for(lambda: training.poll() is not None, "its end")
     assert training.poll() == 2
     assert adopted[0].poll() == 0, "nobody knows its code"
     assert "no_such_setting is not a setting" in run.last_words()

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import held_envs
 import psutil
 import pytest
-from waiting import PATIENCE_SECONDS
+from sessions import Session
 
 from gossamer import cli
 from gossamer.config import resolve
@@ -25,7 +23,6 @@ from gossamer.sweep.local_site import make_room
 from gossamer.sweep.report import write_presets
 from gossamer.sweep.store import TRIAL, SweepFolder
 
-SUPPORT = str(Path(held_envs.__file__).parent)
 GRID = """
 method = "grid"
 [settings]
@@ -49,54 +46,27 @@ def grid(steps: int, env_id: str = "CartPole-v1") -> str:
     return GRID.format(steps=steps, env_id=env_id)
 
 
-class Command:
-    """`gossamer sweep` in a process of its own; killed with its runs at the end."""
+class Sweep(Session):
+    """`gossamer sweep`; killed with its runs at the end."""
 
-    def __init__(self, folder: Path, words: list[str]):
-        self._output = folder / "output.txt"
-        with self._output.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "gossamer", *words],
-                cwd=folder,
-                stdout=output,
-                stderr=output,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join([SUPPORT, os.environ.get("PYTHONPATH", "")]),
-                    held_envs.VARIABLE: str(folder / "released"),
-                },
-            )
-
-    def __enter__(self) -> Command:
-        return self
+    def __init__(self, words: list[str], folder: Path):
+        super().__init__(words, folder, command="sweep")
 
     def __exit__(self, *_: object) -> None:
-        self.kill(everything=True)
+        self.kill_all()
+        super().__exit__()
 
-    def output(self) -> str:
-        return self._output.read_text()
+    def kill_all(self) -> None:
+        if self.process.poll() is None:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.kill()
+            self.process.wait()
+            for child in children:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
 
-    def kill(self, *, everything: bool) -> None:
-        if self.process.poll() is not None:
-            return
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        self.process.kill()
-        self.process.wait()
-        for child in children if everything else ():
-            try:
-                child.kill()
-            except psutil.NoSuchProcess:
-                continue
-
-    def wait_for(self, condition: Callable[[], Any], what: str) -> None:
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            assert self.process.poll() is None, self.output()
-            assert time.monotonic() < give_up, f"no {what}: {self.output()}"
-            time.sleep(0.02)
-
-    def end(self) -> int:
-        return self.process.wait(PATIENCE_SECONDS)
+    def said(self) -> str:
+        return Path(self._err.name).read_text()
 
 
 def summaries(sweep: Path) -> dict[str, dict[str, Any]]:
@@ -123,18 +93,20 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(
     steps = held_envs.steps_for(1)
     (tmp_path / "grid.toml").write_text(grid(steps, HELD))
     sweep = tmp_path / "runs" / "sweeps" / "grid"
-    words = ["sweep", "grid.toml", "--jobs", "1"]
-    with Command(tmp_path, words) as command:
-        command.wait_for(lambda: has_checkpoint(sweep), "checkpoint")
-        command.kill(everything=True)
-    with Command(tmp_path, words) as command:
-        command.wait_for(lambda: len(sessions(sweep / "000" / "s1")) == 2, "resumed run")
-        command.kill(everything=False)
-    with Command(tmp_path, words) as command:
-        command.wait_for(lambda: "000/s1 still trains" in command.output(), "word of the run")
-        (tmp_path / "released").touch()
-        assert command.end() == 0, command.output()
-        assert "000/s1 still trains; waiting for it" in command.output()
+    words = ["grid.toml", "--jobs", "1"]
+    with Sweep(words, tmp_path) as session:
+        session.wait_for(lambda: has_checkpoint(sweep), "checkpoint")
+        session.kill_all()
+    with Sweep(words, tmp_path) as session:
+        session.wait_for(lambda: len(sessions(sweep / "000" / "s1")) == 2, "resumed run")
+        session.process.kill()
+        session.process.wait()
+    with Sweep(words, tmp_path) as session:
+        waits = "000/s1 still trains; waiting for it"
+        session.wait_for(lambda: waits in session.said(), "word of the run")
+        session.release()
+        code, _, err = session.end()
+        assert code == 0, err
     found = summaries(sweep)
     assert list(found) == ["000/s1", "001/s1"]
     assert all(x["exit_reason"] == "done: total_env_steps reached" for x in found.values())
@@ -154,7 +126,7 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(
     # Once more: there is nothing to do, and the same is told.
     before = {path: path.stat().st_mtime_ns for path in sweep.rglob("summary.json")}
     monkeypatch.chdir(tmp_path)
-    assert cli.main([*words, "--json"]) == 0
+    assert cli.main(["sweep", *words, "--json"]) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert json.loads((sweep / "results.json").read_text()) == results
     best = results["best"][0]
@@ -168,14 +140,12 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(
 def test_stopped_by_ctrl_c_its_runs_are_saved(tmp_path: Path) -> None:
     (tmp_path / "grid.toml").write_text("seeds = 2\n" + grid(10_000_000))
     sweep = tmp_path / "runs" / "sweeps" / "grid"
-    with Command(tmp_path, ["sweep", "grid.toml", "--jobs", "1"]) as command:
-        command.wait_for(lambda: has_checkpoint(sweep), "checkpoint")
-        command.process.send_signal(signal.SIGINT)
-        assert command.end() == 130, command.output()
-        assert (
-            "stopped: 2 of 2 trials are left; to go on, type: gossamer sweep grid.toml"
-            in command.output()
-        )
+    with Sweep(["grid.toml", "--jobs", "1"], tmp_path) as session:
+        session.wait_for(lambda: has_checkpoint(sweep), "checkpoint")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end()
+    assert code == 130, err
+    assert "stopped: 2 of 2 trials are left; to go on, type: gossamer sweep grid.toml" in err
     assert {x: y["exit_reason"] for x, y in summaries(sweep).items()} == {
         "000/s1": "stopped by SIGINT"
     }
