@@ -145,7 +145,8 @@ def test_stopped_by_ctrl_c_its_runs_are_saved(tmp_path: Path) -> None:
         session.signal(signal.SIGINT)
         code, _, err = session.end()
     assert code == 130, err
-    assert "stopped: 2 of 2 trials are left; to go on, type: gossamer sweep grid.toml" in err
+    again = "gossamer sweep grid.toml --jobs 1\n"
+    assert f"stopped: 2 of 2 trials are left; to go on, type: {again}" in err
     assert {x: y["exit_reason"] for x, y in summaries(sweep).items()} == {
         "000/s1": "stopped by SIGINT"
     }

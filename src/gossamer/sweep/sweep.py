@@ -67,7 +67,8 @@ def main(
             board.say(_introduction(queue, site, path))
             pool = Pool(site, stop_seconds=config.stop_within_seconds, board=board)
             finished = pool.run(queue)
-        again = _again(file, folder, trials)
+        where = placement if placement != "local" else ""
+        again = _again(file, folder=folder, trials=trials, jobs=jobs, placement=where)
         return _end(queue, held, finished=finished, as_json=as_json, again=again)
 
 
@@ -121,9 +122,10 @@ def stopped(left: str, again: str) -> int:
     return 130
 
 
-def _again(file: str, folder: str, trials: int | None) -> str:
-    words = ["gossamer", "sweep", file, *(["--folder", folder] if folder else [])]
-    return shlex.join([*words, *([] if trials is None else ["--trials", str(trials)])])
+def _again(file: str, **typed: object) -> str:
+    """Return the command that goes on with a sweep, with the flags that were typed."""
+    words = [x for name, value in typed.items() if value for x in (f"--{name}", str(value))]
+    return shlex.join(["gossamer", "sweep", file, *words])
 
 
 def _end(queue: TrialQueue, held: SweepFolder, *, finished: bool, as_json: bool, again: str) -> int:
