@@ -123,7 +123,7 @@ class SweepFolder:
         return [self._read_trial(x) for x in numbers if x < self.sweep.trials]
 
     def _read_trial(self, number: int) -> Trial:
-        folder = self._folder_of(number)
+        folder = self.path / f"{number:03d}"
         if not (folder / TRIAL).exists():
             raise ConfigError(
                 f"{folder} holds no {TRIAL}: it is damaged; remove the folder, and the trial is run anew"
@@ -139,15 +139,11 @@ class SweepFolder:
         trial.pruned = held.get("pruned") is True
         return trial
 
-    def _folder_of(self, number: int) -> Path:
-        return self.path / f"{number:03d}"
-
     def _trial(self, number: int, chosen: dict[str, Any]) -> Trial:
-        folder, config = self._folder_of(number), self.sweep.preset(chosen)[1]
+        name, config = f"{number:03d}", self.sweep.preset(chosen)[1]
+        folder = self.path / name
         seeds = range(config.seed, config.seed + self.sweep.options.seeds)
-        runs = [
-            PlannedRun(f"{number:03d}/s{x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds
-        ]
+        runs = [PlannedRun(f"{name}/s{x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds]
         return Trial(number, chosen, folder, config, runs)
 
     def add(self, number: int, chosen: dict[str, Any]) -> Trial:
