@@ -119,6 +119,11 @@ BAD = {
         changed("[search]", "num_envs = -1\n[search]"),
         "lr.toml: num_envs is -1; it must be",
     ),
+    "setting of a value": (
+        changed("[search]", 'seed = 1\n"seed.x" = 2\n[search]'),
+        "lr.toml: seed.x goes into seed, which holds a plain value",
+    ),
+    "unknown preset": ('config = "debgu"\n' + GOOD, "lr.toml: --config debgu: no such preset"),
     "seed": (changed("[2, 4]", "[2, 4]\nseed = [1, 2]"), "seed is set by the sweep for each of its runs; say seeds = N"),
     "run folder": (changed("[search]", 'run_folder = "x"\n[search]'), "run_folder is set by the sweep"),
     "environments": (changed("[2, 4]", '[2, 4]\nenv_id = ["a", "b"]'), "cannot be compared"),
@@ -279,7 +284,7 @@ def test_steps_are_as_they_are_written() -> None:
 def test_whatever_a_search_holds_is_read_or_refused(value: Any) -> None:
     refusal = ""
     try:
-        read_space({"optimizer.learning_rate": value}, "x.toml")
+        read_space({"optimizer.learning_rate": value})
     except ConfigError as error:
         refusal = str(error)
-    assert refusal == "" or refusal.startswith("x.toml: ")
+    assert refusal == "" or refusal.startswith(("search.", "[search] "))

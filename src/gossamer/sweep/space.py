@@ -110,23 +110,22 @@ def encoded(value: Any) -> str:
     return json.dumps(value)
 
 
-def read_space(search: Mapping[str, Any], file: str) -> Space:
+def read_space(search: Mapping[str, Any]) -> Space:
     """Return the space of a table `[search]`; dotted names and nested tables mean the same.
 
     Args:
         search: as TOML has it.
-        file: named in errors.
 
     Raises:
         ConfigError: a list or a range that is empty, or neither.
     """
     space = {
-        name.replace("-", "_"): _domain(name.replace("-", "_"), value, f"{file}: search.{name}")
+        name.replace("-", "_"): _domain(name.replace("-", "_"), value, f"search.{name}")
         for name, value in leaves(search)
     }
     if not space:
         raise ConfigError(
-            f"{file}: [search] is empty; give a list or a range for at least one setting, for example "
+            "[search] is empty; give a list or a range for at least one setting, for example "
             '"optimizer.learning_rate" = {min = 1e-4, max = 1e-2, log = true}'
         )
     return space
