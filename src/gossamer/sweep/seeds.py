@@ -90,7 +90,9 @@ def train_seeds(
             board.say(watched())
         finished = Pool(site, stop_seconds=config.stop_within_seconds, board=board).run(queue)
     print("\n".join(summary(runs, folder, config)))
-    again = "gossamer train " + shlex.join(_again(words, folder))
+    named = any(x.replace("_", "-").startswith("--run-folder") for x in words)
+    where = [] if named else ["--run-folder", str(folder)]
+    again = shlex.join(["gossamer", "train", *words, *where])
     if not finished:
         return stopped(f"{sum(not is_done(x.folder) for x in runs)} of {count} seeds", again)
     if queue.failures:
@@ -110,11 +112,6 @@ def _folder_of(config: TrainConfig, identity: Any) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (f"{stamp}-seeds{f'-{i}' if i > 1 else ''}" for i in itertools.count(1))
     return next(made / name for name in names if not (made / name).exists())
-
-
-def _again(words: Sequence[str], folder: Path) -> list[str]:
-    named = any(x.replace("_", "-").startswith("--run-folder") for x in words)
-    return [*words, *([] if named else ["--run-folder", str(folder)])]
 
 
 def _refuse_another(folder: Path, identity: Any) -> None:
