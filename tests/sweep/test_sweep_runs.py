@@ -69,6 +69,12 @@ class Sweep(Session):
         return Path(self._err.name).read_text()
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
 def summaries(sweep: Path) -> dict[str, dict[str, Any]]:
     return {
         path.parent.relative_to(sweep).as_posix(): json.loads(path.read_text())
@@ -86,22 +92,20 @@ def has_checkpoint(sweep: Path) -> bool:
     return any(name.isdecimal() and int(name) > 0 for name in names)
 
 
-def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(here: Path) -> None:
     """Killed with its runs, then alone, so that a run trains on while nobody watches."""
     steps = held_envs.steps_for(1)
-    (tmp_path / "grid.toml").write_text(grid(steps, HELD))
-    sweep = tmp_path / "runs" / "sweeps" / "grid"
+    (here / "grid.toml").write_text(grid(steps, HELD))
+    sweep = here / "runs" / "sweeps" / "grid"
     words = ["grid.toml", "--jobs", "1"]
-    with Sweep(words, tmp_path) as session:
+    with Sweep(words, here) as session:
         session.wait_for(lambda: has_checkpoint(sweep), "checkpoint")
         session.kill_all()
-    with Sweep(words, tmp_path) as session:
+    with Sweep(words, here) as session:
         session.wait_for(lambda: len(sessions(sweep / "000" / "s1")) == 2, "resumed run")
         session.process.kill()
         session.process.wait()
-    with Sweep(words, tmp_path) as session:
+    with Sweep(words, here) as session:
         waits = "000/s1 still trains; waiting for it"
         session.wait_for(lambda: waits in session.said(), "word of the run")
         session.release()
@@ -125,7 +129,6 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(
     assert [x["state"] for x in results["trials"]] == ["done", "done"]
     # Once more: there is nothing to do, and the same is told.
     before = {path: path.stat().st_mtime_ns for path in sweep.rglob("summary.json")}
-    monkeypatch.chdir(tmp_path)
     assert cli.main(["sweep", *words, "--json"]) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert json.loads((sweep / "results.json").read_text()) == results
@@ -152,13 +155,10 @@ def test_stopped_by_ctrl_c_its_runs_are_saved(tmp_path: Path) -> None:
     }
 
 
-def test_the_best_preset_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_the_best_preset_trains(here: Path, capsys: Any) -> None:
     """A sweep with a trial that cannot be, and two objectives; what `gossamer train --config` makes of the best."""
-    monkeypatch.chdir(tmp_path)
     text = 'objective = ["return", "steps_to_score"]\nscore = 1e6\ntrials = 2\n'
-    (tmp_path / "two.toml").write_text(text + grid(600).replace("grid", "random"))
+    (here / "two.toml").write_text(text + grid(600).replace("grid", "random"))
     assert cli.main(["sweep", "two.toml", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["best"]
@@ -170,11 +170,8 @@ def test_the_best_preset_trains(
     assert f"learning_rate = {[rate]}" in shown or f"{rate:g}" in shown
 
 
-def test_a_trial_that_fails_is_told_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "bad.toml").write_text(grid(600, "NoSuchGame-v7"))
+def test_a_trial_that_fails_is_told_and_tried_again(here: Path, capsys: Any) -> None:
+    (here / "bad.toml").write_text(grid(600, "NoSuchGame-v7"))
     assert cli.main(["sweep", "bad.toml"]) == 1
     out, err = capsys.readouterr()
     assert "no trial is done" in out
@@ -184,10 +181,7 @@ def test_a_trial_that_fails_is_told_and_tried_again(
     )
 
 
-def test_seeds_are_ordinary_runs_with_one_summary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_seeds_are_ordinary_runs_with_one_summary(here: Path, capsys: Any) -> None:
     flags: dict[str, object] = {
         "total-env-steps": 600,
         "num-envs": 2,
@@ -233,15 +227,12 @@ def test_seeds_are_ordinary_runs_with_one_summary(
         (["--resume", "last", "--seeds", "2"], "--seeds cannot be given with --resume"),
     ],
 )  # fmt: skip
-def test_wrong_seeds_are_one_line(
-    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_wrong_seeds_are_one_line(words: list[str], told: str, here: Path, capsys: Any) -> None:
     assert cli.main(["train", *words]) == 2
     err = capsys.readouterr().err
     assert told in err
     assert err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 def test_seeds_leave_a_folder_alone_that_holds_anything_else(tmp_path: Path, capsys: Any) -> None:
