@@ -408,10 +408,7 @@ def test_mistakes_are_one_clear_line(words: list[str], told: str, capsys: Captur
 
 @pytest.mark.parametrize(("module", "words"), [("scipy", []), ("matplotlib", ["--plot", "a.png"])])
 def test_a_missing_extra_is_named_with_what_installs_it(
-    module: str,
-    words: list[str],
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
+    module: str, words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_groups()
     find = importlib.util.find_spec
