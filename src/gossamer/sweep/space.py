@@ -92,7 +92,7 @@ class Range:
 
     def ends(self) -> tuple[Any, ...]:
         """Return the values that a setting must accept, or the file is refused."""
-        return (self.low, self.high) if self.low != self.high else (self.low,)
+        return (self.low, self.high)
 
     def holds(self, value: Any) -> bool:
         """Whether a trial may have this value."""
