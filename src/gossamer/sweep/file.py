@@ -150,6 +150,7 @@ def read_sweep(path: str, *, trials: int | None = None) -> Sweep:
 
 
 def _sweep_of(path: str, given: Mapping[str, Any], trials: int | None) -> Sweep:
+    """Return what a file asks for, with values that need not fit their settings."""
     _refuse_unknown(given)
     options = _options(given)
     settings = nested(cast("Mapping[str, Any]", given.get("settings", {})))
