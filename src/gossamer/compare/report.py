@@ -27,7 +27,7 @@ from gossamer.compare.statistics import (
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gossamer.compare.curves import Axis
     from gossamer.compare.reading import ComparedRun, ScoreSource
@@ -223,10 +223,7 @@ def compare_runs(
     refuse_threshold(threshold, tasks)
     groups = [_without_copies(group, notes) for group in groups]
     kept = [run for group in groups for run in group.all_runs()]
-    _tell_states(kept, notes)
-    _tell_lengths(kept, tasks, notes)
-    if axis == "seconds" or threshold is not None:
-        _tell_machines(kept, notes)
+    notes += _caveats(kept, tasks, by_clock=axis == "seconds" or threshold is not None)
     shared = _shared_tasks(groups, tasks, notes)
     scale = _scale_of(tasks, notes)
     profile_at = _profile_at(groups, shared, scale)
@@ -326,13 +323,9 @@ def _scored(
             )
     kept = [run for run in runs if run.score(source) is not None]
     if not kept:
+        hint = "--score training needs none" if source == "evaluation" else "train them for longer"
         raise ConfigError(
-            f"none of the {len(runs)} runs has a score yet: no {_KINDS[source]}"
-            + (
-                "; --score training needs none"
-                if source == "evaluation"
-                else "; train them for longer"
-            )
+            f"none of the {len(runs)} runs has a score yet: no {_KINDS[source]}; {hint}"
         )
     if len(kept) < len(runs):
         gone = [run.name for run in runs if run.score(source) is None]
@@ -411,28 +404,19 @@ def _without_copies(group: _Group, notes: list[str]) -> _Group:
     return replace(group, runs=kept)
 
 
-def _tell_states(runs: Sequence[ComparedRun], notes: list[str]) -> None:
-    notes += [
-        f"{state}, with the score that it has so far: {listed(names)}"
-        for state in ("running", "killed", "failed", "stopped")
-        if (names := [run.name for run in runs if run.state == state])
-    ]
-
-
-def _tell_lengths(runs: Sequence[ComparedRun], tasks: Sequence[str], notes: list[str]) -> None:
+def _caveats(runs: Sequence[ComparedRun], tasks: Sequence[str], *, by_clock: bool) -> Iterator[str]:
+    """Yield what has to be said of runs that are compared: those that are not done, lengths and machines that differ."""
+    for state in ("running", "killed", "failed", "stopped"):
+        if names := [run.name for run in runs if run.state == state]:
+            yield f"{state}, with the score that it has so far: {listed(names)}"
     for task in tasks:
         steps = [run.env_steps for run in runs if run.env_id == task]
         if max(steps) > UNEVEN * min(steps):
-            notes.append(
-                f"runs of {task} were trained for {min(steps):,.0f} to {max(steps):,.0f} env steps; scores are those at their ends"
-            )
-
-
-def _tell_machines(runs: Sequence[ComparedRun], notes: list[str]) -> None:
+            yield f"runs of {task} were trained for {min(steps):,.0f} to {max(steps):,.0f} env steps; scores are those at their ends"
     machines = sorted({run.machine for run in runs if run.machine})
-    if len(machines) > 1:
+    if by_clock and len(machines) > 1:
         told = "; ".join(machines[:MAX_LISTED])
-        notes.append(f"seconds are those of different machines, or parts of one: {told}")
+        yield f"seconds are those of different machines, or parts of one: {told}"
 
 
 def _shared_tasks(groups: Sequence[_Group], tasks: Sequence[str], notes: list[str]) -> list[str]:
@@ -588,10 +572,8 @@ def _verdict(
         return "worse", ""
     if (shown.low or 0) > 0 or (shown.high or 0) < 0:
         low, high = (f"{x:.3g}" for x in (strict.low or 0.0, strict.high or 0.0))
-        return (
-            "open",
-            f"allowing for {count} comparisons the interval is [{low}, {high}], which holds 0",
-        )
+        told = f"allowing for {count} comparisons the interval is [{low}, {high}], which holds 0"
+        return "open", told
     return "open", "the interval holds 0"
 
 
