@@ -155,7 +155,6 @@ class Pool:
         self._stop_seconds = stop_seconds
         self._running: dict[int, _Running] = {}  # by slot
         self._kills: dict[str, int] = {}
-        self._stopping = False
         self._signals = 0  # that have come while runs train
 
     def run(self, queue: RunQueue) -> bool:
@@ -166,20 +165,21 @@ class Pool:
         """
         queue.say = self._board.say
         self._adopt(queue)
-        looked_at = time.monotonic()
+        looked_at, stopping = time.monotonic(), False
         with Signals(self._on_signal):
             try:
                 while True:
                     self._collect(queue)
-                    if self._signals and not self._stopping:
+                    if self._signals and not stopping:
+                        stopping = True
                         self._board.say(
                             f"Stopping {len(self._running)} runs, which save a checkpoint. Press Ctrl-C again to end "
                             "them without saving."
                         )
-                        self._stop_all()
+                        self._stop(self._runs())
                     if self._signals > 1:
                         return False
-                    if not self._stopping:
+                    if not stopping:
                         self._fill(queue)
                     if not self._running:
                         return not self._signals
@@ -219,7 +219,7 @@ class Pool:
 
     def _wait_for_all(self, queue: RunQueue) -> None:
         """Stop all runs, and wait until they have ended or a second signal has come."""
-        self._stop_all()
+        self._stop(self._runs())
         while self._running and self._signals < 2:
             self._collect(queue)
             time.sleep(POLL_SECONDS)
@@ -237,23 +237,20 @@ class Pool:
     def _free_slot(self) -> int:
         return next(i for i in range(len(self._running) + 1) if i not in self._running)
 
-    def _stop(self, one: _Running) -> None:
-        if one.give_up == float("inf"):
-            one.give_up = time.monotonic() + self._stop_seconds + KILL_SECONDS
-            one.training.stop()
+    def _runs(self) -> list[PlannedRun]:
+        return [one.run for one in self._running.values()]
 
-    def _stop_all(self) -> None:
-        self._stopping = True
+    def _stop(self, runs: Sequence[PlannedRun]) -> None:
+        """Ask runs to stop, and give them a time for it; those that were asked before keep theirs."""
         for one in self._running.values():
-            self._stop(one)
+            if one.run in runs and one.give_up == float("inf"):
+                one.give_up = time.monotonic() + self._stop_seconds + KILL_SECONDS
+                one.training.stop()
 
     def _look(self, queue: RunQueue) -> None:
-        running = [one.run for one in self._running.values()]
-        unwanted = queue.unwanted(running) if not self._stopping else ()
-        for one in self._running.values():
-            if one.run in unwanted:
-                self._stop(one)
-        self._board.draw(running)
+        if not self._signals:
+            self._stop(queue.unwanted(self._runs()))
+        self._board.draw(self._runs())
 
     def _collect(self, queue: RunQueue) -> None:
         """Tell the queue of runs that have ended; resume those that something has killed."""
