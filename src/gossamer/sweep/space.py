@@ -205,14 +205,8 @@ def _range(name: str, given: Mapping[str, Any], where: str) -> Range:
             f"{where}: {name} takes whole numbers alone, and the range has {fractions[0]:g}"
         )
     kind = int if whole else float
-    return Range(
-        kind(low),
-        kind(high),
-        log=log,
-        step=None if step is None else kind(step),
-        num=num,
-        whole=whole,
-    )
+    step = None if step is None else kind(step)
+    return Range(kind(low), kind(high), log=log, step=step, num=num, whole=whole)
 
 
 def _is_number(value: Any) -> bool:

@@ -82,10 +82,8 @@ class SweepFolder:
 
     def _was_begun(self) -> bool:
         """Whether the folder holds nothing but what a sweep makes before it writes down what it is."""
-        return self.path.is_dir() and {x.name for x in self.path.iterdir()} <= {
-            LOCK,
-            f"{MANIFEST}.partial",
-        }
+        made = {LOCK, f"{MANIFEST}.partial"}
+        return self.path.is_dir() and {x.name for x in self.path.iterdir()} <= made
 
     def close(self) -> None:
         """Give up the lock."""
