@@ -23,6 +23,7 @@ from gossamer.compare.statistics import (
     difference,
     estimate,
     probability_of_improvement,
+    spread_of,
     statistic_of,
 )
 
@@ -90,7 +91,7 @@ def measure_one_task(name: str, n: int, samples: int, seed: int = 1) -> Iterator
     for statistic in STATISTICS:
         true = float(statistic_of([large], statistic))
         yield Measured(ONE, statistic, name, n, _share(estimate([one], statistic), true))
-        found = difference([one], [3 * other], statistic)
+        found = difference(spread_of([one], statistic), spread_of([3 * other], statistic))
         yield Measured(DIFFERENCE, statistic, name, n, _share(found, -2 * true))
         yield Measured(PERCENTILE, statistic, name, n, _percentile(one, statistic, true, rng))
 

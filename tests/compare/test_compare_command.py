@@ -19,6 +19,7 @@ from gossamer.compare import report
 from gossamer.compare.statistics import Scores, Spread, Statistic, spread_of
 from gossamer.record.runs import select_runs
 
+Capture = pytest.CaptureFixture[str]
 FAST, SLOW = ["--optimizer.learning-rate", "0.01"], ["--optimizer.learning-rate", "0.001"]
 
 
@@ -49,12 +50,16 @@ def make_groups(
             )
 
 
-def compared(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    assert main(["compare", *words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def printed(capsys: Capture, *words: str) -> str:
+    assert main(["compare", *words]) == 0
+    return capsys.readouterr().out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def compared(capsys: Capture, *words: str) -> dict[str, Any]:
+    return json.loads(printed(capsys, *words, "--json"))
+
+
+def refused(capsys: Capture, *words: str) -> str:
     assert main(["compare", *words]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -63,9 +68,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return line
 
 
-def test_seeds_are_grouped_and_the_better_group_is_named(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_seeds_are_grouped_and_the_better_group_is_named(capsys: Capture) -> None:
     make_groups()
     found = compared(capsys, "runs")
     slow, fast = found["groups"]
@@ -85,13 +88,10 @@ def test_seeds_are_grouped_and_the_better_group_is_named(
     assert found["notes"] == []
     text = "B is better than A"
     for form in ((), ("--markdown",)):
-        assert main(["compare", "runs", *form]) == 0
-        assert text in capsys.readouterr().out
+        assert text in printed(capsys, "runs", *form)
 
 
-def test_nothing_is_better_with_two_seeds_or_an_interval_over_zero(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_nothing_is_better_with_two_seeds_or_an_interval_over_zero(capsys: Capture) -> None:
     make_groups(fast=[100.0, 101])
     (pair,) = compared(capsys, "runs")["pairs"]
     assert pair["verdict"] == "open"
@@ -101,30 +101,27 @@ def test_nothing_is_better_with_two_seeds_or_an_interval_over_zero(
     (pair,) = compared(capsys, "runs")["pairs"]
     assert (pair["verdict"], pair["reason"]) == ("open", "the interval holds 0")
     assert pair["difference"]["low"] < 0 < pair["difference"]["high"]
-    assert main(["compare", "runs"]) == 0
-    text = capsys.readouterr().out
+    text = printed(capsys, "runs")
     assert "No verdict: the interval holds 0" in text
     assert "A scores higher than B with probability 0.28 [" in text
     shutil.rmtree("runs")
     make_groups(fast=[110.0], slow=[10.0])
-    assert main(["compare", "runs"]) == 0
-    text = capsys.readouterr().out
+    text = printed(capsys, "runs")
     assert "A - B: IQM -100. No verdict" in text
     assert "probability" not in text, "of one pair it would be 0 or 1"
 
 
-def test_scores_that_never_differ_prove_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_that_never_differ_prove_nothing(capsys: Capture) -> None:
     make_groups(fast=[500.0] * 3, slow=[9.0] * 3)
     (pair,) = compared(capsys, "runs")["pairs"]
     assert pair["verdict"] == "open"
     assert "no seed differs" in pair["reason"]
-    assert main(["compare", "runs"]) == 0
-    text = capsys.readouterr().out
+    text = printed(capsys, "runs")
     assert "500 (all equal)" in text
     assert "[500, 500]" not in text
 
 
-def test_many_comparisons_ask_for_more(capsys: pytest.CaptureFixture[str]) -> None:
+def test_many_comparisons_ask_for_more(capsys: Capture) -> None:
     """A difference that is sure alone need not be so among ten."""
     make_groups(fast=[30.0, 34, 38], slow=[19.0, 23, 27])
     assert compared(capsys, "runs")["pairs"][0]["verdict"] == "worse"
@@ -144,9 +141,7 @@ def test_many_comparisons_ask_for_more(capsys: pytest.CaptureFixture[str]) -> No
     assert pair["difference"]["high"] < 0
 
 
-def test_groups_of_too_few_seeds_ask_for_nothing_of_the_others(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_groups_of_too_few_seeds_ask_for_nothing_of_the_others(capsys: Capture) -> None:
     make_groups(fast=[30.0, 34, 38], slow=[19.0, 23, 27])
     for i in range(4):
         make_run(Path("runs"), f"one{i}", ["--optimizer.learning-rate", f"0.2{i}"], evaluation=20.0)
@@ -154,11 +149,10 @@ def test_groups_of_too_few_seeds_ask_for_nothing_of_the_others(
     assert len(found["pairs"]) == 15
     assert found["pairs"][0]["verdict"] == "worse", "as without the single runs"
     assert [pair["decided_with"] for pair in found["pairs"]] == [1] + [0] * 14
-    assert main(["compare", "runs"]) == 0
-    assert "corrected for" not in capsys.readouterr().out
+    assert "corrected for" not in printed(capsys, "runs")
 
 
-def test_a_run_with_itself_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_with_itself_is_one_clear_line(capsys: Capture) -> None:
     make_groups()
     run = "runs/CartPole-v1/fast-s1"
     Path("link").symlink_to(run)
@@ -168,15 +162,14 @@ def test_a_run_with_itself_is_one_clear_line(capsys: pytest.CaptureFixture[str])
     assert len(compared(capsys, run, run, "slow-s1")["groups"]) == 2
 
 
-def test_one_run_alone_is_told_of_without_intervals(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_alone_is_told_of_without_intervals(capsys: Capture) -> None:
     make_groups()
     found = compared(capsys, "fast-s1")
     assert found["groups"][0]["statistics"]["iqm"] == {"value": 100, "low": None, "high": None}
-    assert main(["compare", "fast-s1"]) == 0
-    assert "nothing to compare" in capsys.readouterr().out
+    assert "nothing to compare" in printed(capsys, "fast-s1")
 
 
-def test_a_copy_of_a_run_is_no_further_seed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_copy_of_a_run_is_no_further_seed(capsys: Capture) -> None:
     make_groups()
     shutil.copytree("runs/CartPole-v1/fast-s1", "runs/copy")
     found = compared(capsys, "runs")
@@ -189,16 +182,14 @@ def test_a_copy_of_a_run_is_no_further_seed(capsys: pytest.CaptureFixture[str]) 
     assert any("several runs of CartPole-v1 have seed 1" in note for note in found["notes"])
 
 
-def test_equal_results_of_different_settings_are_no_copies(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_equal_results_of_different_settings_are_no_copies(capsys: Capture) -> None:
     make_groups(fast=[500.0, 500], slow=[500.0, 500])
     found = compared(capsys, "runs", "--by", "algorithm")
     assert found["groups"][0]["n"] == 4
     assert not any("same experiment" in note for note in found["notes"])
 
 
-def test_scores_of_two_kinds_are_never_mixed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_scores_of_two_kinds_are_never_mixed(capsys: Capture) -> None:
     make_groups()
     make_run(Path("runs"), "bare", FAST, seed=9, returns=[1.0, 2, 3, 50])
     found = compared(capsys, "runs")
@@ -211,7 +202,7 @@ def test_scores_of_two_kinds_are_never_mixed(capsys: pytest.CaptureFixture[str])
     assert compared(capsys, "runs/CartPole-v1", "--score", "training")["source"] == "training"
 
 
-def test_protocols_that_differ_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_protocols_that_differ_are_refused(capsys: Capture) -> None:
     make_run(Path("runs"), "one", env_id="PongNoFrameskip-v4", evaluation=1.0)
     make_run(Path("runs"), "other", env_id="ALE/Pong-v5", evaluation=1.0)
     line = refused(capsys, "runs")
@@ -219,7 +210,7 @@ def test_protocols_that_differ_are_refused(capsys: pytest.CaptureFixture[str]) -
     assert "different protocols" in line
 
 
-def test_games_together_are_on_the_human_scale(capsys: pytest.CaptureFixture[str]) -> None:
+def test_games_together_are_on_the_human_scale(capsys: Capture) -> None:
     make_groups(fast=[10.0, 12, 14], slow=[-20.0, -19, -18], env_id="PongNoFrameskip-v4")
     make_groups(fast=[300.0, 310, 320], slow=[2.0, 3, 4], env_id="BreakoutNoFrameskip-v4")
     found = compared(capsys, "runs")
@@ -236,12 +227,11 @@ def test_games_together_are_on_the_human_scale(capsys: pytest.CaptureFixture[str
     assert slow["n"] == fast["n"] == 3
     (pair,) = found["pairs"]
     assert (pair["task"], pair["verdict"]) == (None, "worse")
-    assert main(["compare", "runs"]) == 0
-    assert "human-normalized" in capsys.readouterr().out
+    assert "human-normalized" in printed(capsys, "runs")
 
 
 def test_a_group_is_resampled_once_for_all_its_pairs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     for env_id in ("PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"):
         for group in range(5):
@@ -261,9 +251,7 @@ def test_a_group_is_resampled_once_for_all_its_pairs(
     assert counted == [report.DECIDES] * 5
 
 
-def test_returns_of_unlike_environments_are_not_added_up(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_returns_of_unlike_environments_are_not_added_up(capsys: Capture) -> None:
     make_groups()
     make_groups(fast=[-90.0, -85, -80], slow=[-95.0, -88, -81], env_id="Acrobot-v1")
     found = compared(capsys, "runs")
@@ -278,9 +266,7 @@ def test_returns_of_unlike_environments_are_not_added_up(
     assert main(["compare", "runs", "--plot", "a.svg"]) == 0
 
 
-def test_only_environments_that_all_groups_have_count_together(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_only_environments_that_all_groups_have_count_together(capsys: Capture) -> None:
     make_groups()
     make_groups(fast=[-90.0, -85, -80], slow=[], env_id="Acrobot-v1")
     found = compared(capsys, "runs")
@@ -292,14 +278,13 @@ def test_only_environments_that_all_groups_have_count_together(
     alone = compared(capsys, *words)["comparisons"]
     assert [x["tasks"] for x in alone] == [["Acrobot-v1"], ["CartPole-v1"]]
     assert [len(x["groups"]) for x in alone] == [1, 1]
-    assert main(["compare", *words]) == 0
-    told = capsys.readouterr().out
+    told = printed(capsys, *words)
     assert told.count("score of a run") == 2
     assert "--plot draws one comparison" in refused(capsys, *words, "--plot", "a.svg")
     assert "Acrobot-v1, CartPole-v1" in refused(capsys, *words, "--threshold", "5")
 
 
-def test_thresholds_are_told_in_steps_and_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_thresholds_are_told_in_steps_and_seconds(capsys: Capture) -> None:
     make_groups()
     found = compared(capsys, "runs", "--threshold", "55")
     slow, fast = (group["tasks"]["CartPole-v1"]["threshold"] for group in found["groups"])
@@ -313,13 +298,12 @@ def test_thresholds_are_told_in_steps_and_seconds(capsys: pytest.CaptureFixture[
     some = compared(capsys, "runs", "--threshold", "115")["groups"][1]["tasks"]["CartPole-v1"]
     assert some["threshold"]["reached"] == 1
     assert some["threshold"]["env_steps"]["value"] is None, "half of them did not"
-    assert main(["compare", "runs", "--threshold", "55"]) == 0
-    text = capsys.readouterr().out
+    text = printed(capsys, "runs", "--threshold", "55")
     assert "3 of 3" in text
     assert "not by half of them" in text
 
 
-def test_curves_are_over_steps_or_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_curves_are_over_steps_or_seconds(capsys: Capture) -> None:
     make_groups()
     steps = compared(capsys, "runs")["groups"][1]["tasks"]["CartPole-v1"]["curve"]
     seconds = compared(capsys, "runs", "--x", "seconds")
@@ -328,11 +312,10 @@ def test_curves_are_over_steps_or_seconds(capsys: pytest.CaptureFixture[str]) ->
     curve = seconds["groups"][1]["tasks"]["CartPole-v1"]["curve"]
     assert (curve["x"][0], curve["x"][-1]) == (1, 4)
     for axis, head in (("env_steps", "4,000"), ("seconds", "4 s")):
-        assert main(["compare", "runs", "--x", axis]) == 0
-        assert head in capsys.readouterr().out
+        assert head in printed(capsys, "runs", "--x", axis)
 
 
-def test_profiles_fall_from_all_runs_to_none(capsys: pytest.CaptureFixture[str]) -> None:
+def test_profiles_fall_from_all_runs_to_none(capsys: Capture) -> None:
     make_groups()
     found = compared(capsys, "runs")
     slow, fast = ([x["value"] for x in group["profile"]] for group in found["groups"])
@@ -343,7 +326,7 @@ def test_profiles_fall_from_all_runs_to_none(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.svg", "a.pdf"])
-def test_pictures_are_drawn(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pictures_are_drawn(name: str, capsys: Capture) -> None:
     make_groups()
     assert main(["compare", "runs", "--plot", name, "--threshold", "50"]) == 0
     assert f"wrote {name}" in capsys.readouterr().err
@@ -353,9 +336,7 @@ def test_pictures_are_drawn(name: str, capsys: pytest.CaptureFixture[str]) -> No
     assert Path(name).read_bytes() == content
 
 
-def test_runs_that_are_not_done_and_uneven_ones_are_told_of(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_runs_that_are_not_done_and_uneven_ones_are_told_of(capsys: Capture) -> None:
     make_groups()
     make_run(Path("runs"), "cut", FAST, seed=9, evaluation=100.0, done=False, returns=[100.0] * 2)
     notes = compared(capsys, "runs")["notes"]
@@ -363,7 +344,7 @@ def test_runs_that_are_not_done_and_uneven_ones_are_told_of(
     assert any("trained for 2,000 to 4,000 env steps" in note for note in notes)
 
 
-def test_grouping_by_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
+def test_grouping_by_a_setting(capsys: Capture) -> None:
     make_groups()
     found = compared(capsys, "runs", "--by", "algorithm")
     (group,) = found["groups"]
@@ -371,7 +352,7 @@ def test_grouping_by_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("may differ in optimizer.learning_rate" in note for note in found["notes"])
 
 
-def test_seconds_of_different_machines_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+def test_seconds_of_different_machines_are_told_of(capsys: Capture) -> None:
     make_groups()
     meta = Path("runs/CartPole-v1/fast-s1/meta.json")
     content = json.loads(meta.read_text())
@@ -384,14 +365,13 @@ def test_seconds_of_different_machines_are_told_of(capsys: pytest.CaptureFixture
         assert "Abacus, " in note
 
 
-def test_names_of_settings_command_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_of_settings_command_no_terminal(capsys: Capture) -> None:
     make_groups()
     for i, name in enumerate(("fast-s1", "slow-s1")):
         path = Path(f"runs/CartPole-v1/{name}/config.json")
         config = json.loads(path.read_text())
         path.write_text(json.dumps({**config, "optimizer": {"\x1b[2Jname": f"\x1b[{i}"}}))
-    assert main(["compare", "fast-s1", "slow-s1"]) == 0
-    text = capsys.readouterr().out
+    text = printed(capsys, "fast-s1", "slow-s1")
     assert "\\x1b[2Jname=" in text
     assert "\x1b" not in text
 
@@ -419,9 +399,7 @@ def test_names_of_settings_command_no_terminal(capsys: pytest.CaptureFixture[str
         (["runs", "--jsn"], "did you mean --json?"),
     ],
 )
-def test_mistakes_are_one_clear_line(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_one_clear_line(words: list[str], told: str, capsys: Capture) -> None:
     make_groups(fast=[1.0], slow=[2.0])
     Path("empty").mkdir()
     Path("folder.png").mkdir()
@@ -430,10 +408,7 @@ def test_mistakes_are_one_clear_line(
 
 @pytest.mark.parametrize(("module", "words"), [("scipy", []), ("matplotlib", ["--plot", "a.png"])])
 def test_a_missing_extra_is_named_with_what_installs_it(
-    module: str,
-    words: list[str],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    module: str, words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_groups()
     find = importlib.util.find_spec
@@ -446,13 +421,13 @@ def test_a_missing_extra_is_named_with_what_installs_it(
     assert not Path("a.png").exists()
 
 
-def test_a_threshold_is_of_one_environment(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_threshold_is_of_one_environment(capsys: Capture) -> None:
     make_groups()
     make_groups(env_id="Acrobot-v1")
     assert "name runs of one" in refused(capsys, "runs", "--threshold", "3")
 
 
-def test_runs_without_scores_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_without_scores_are_refused(capsys: Capture) -> None:
     for seed in (1, 2):
         make_run(Path("runs"), f"s{seed}", seed=seed, returns=[])
     assert "none of the 2 runs has a score yet" in refused(capsys, "runs")

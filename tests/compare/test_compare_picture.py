@@ -54,6 +54,12 @@ def dots(axis: Axes) -> list[list[float]]:
     return [sorted(np.asarray(x.get_xdata(), float).tolist()) for x in found]
 
 
+def heights(axis: Axes, *, seeds: bool) -> list[set[float]]:
+    """Where lines are, from top to bottom: those of seeds, or the others."""
+    found = [x for x in axis.get_lines() if (x.get_gid() == "seeds") == seeds]
+    return [set(np.asarray(x.get_ydata(), float).tolist()) for x in found]
+
+
 def bands(axis: Axes) -> int:
     return len(axis.collections)
 
@@ -63,16 +69,7 @@ def test_every_seed_is_a_dot(tmp_path: Path) -> None:
     axis = panel(compared(tmp_path, *scores), "scores")
     assert dots(axis) == scores
     # Each group's dots stand in its own lane, beside its interval and not on it.
-    lanes = [
-        set(np.asarray(x.get_ydata(), float).tolist())
-        for x in axis.get_lines()
-        if x.get_gid() == "seeds"
-    ]
-    intervals = [
-        set(np.asarray(x.get_ydata(), float).tolist())
-        for x in axis.get_lines()
-        if x.get_gid() != "seeds"
-    ]
+    lanes, intervals = heights(axis, seeds=True), heights(axis, seeds=False)
     assert len(lanes) == 2
     assert all(len(lane) == 1 and lane not in intervals for lane in lanes)
     assert lanes[0] != lanes[1]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scored_runs import evaluation_row, make_run
 
 from gossamer.compare.protocols import refuse_mixed
-from gossamer.compare.reading import read_curve, read_run, read_runs
+from gossamer.compare.reading import ComparedRun, read_curve, read_run, read_runs
 from gossamer.errors import ConfigError
 from gossamer.record.readers import FolderReader
 
@@ -144,6 +145,13 @@ def test_a_run_without_what_is_not_needed_is_read(name: str, tmp_path: Path) -> 
 PONG = "PongNoFrameskip-v4"
 
 
+def both(folder: Path, one: dict[str, Any], other: dict[str, Any]) -> list[ComparedRun]:
+    """Return two runs, made with these arguments of `make_run`."""
+    for name, how in (("one", one), ("other", other)):
+        make_run(folder, name, **{"env_id": PONG, **how})
+    return [read_run(folder / name) for name in ("one", "other")]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -159,9 +167,7 @@ def test_different_protocols_are_refused_by_name(
     words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    make_run(Path(), "one", env_id=PONG)
-    make_run(Path(), "other", words, env_id=PONG)
-    runs = [read_run(Path("one")), read_run(Path("other"))]
+    runs = both(Path(), {}, {"words": words})
     with pytest.raises(ConfigError) as refused:
         refuse_mixed(runs, evaluated=True)
     assert told.replace(" and ", ", ") in str(refused.value)
@@ -171,9 +177,7 @@ def test_different_protocols_are_refused_by_name(
 
 
 def test_named_protocols_of_atari_differ_whatever_the_game(tmp_path: Path) -> None:
-    make_run(tmp_path, "one", env_id=PONG)
-    make_run(tmp_path, "other", env_id="ALE/Breakout-v5")
-    runs = [read_run(tmp_path / "one"), read_run(tmp_path / "other")]
+    runs = both(tmp_path, {}, {"env_id": "ALE/Breakout-v5"})
     with pytest.raises(ConfigError, match=r"sticky actions 0 .*, 0\.25"):
         refuse_mixed(runs, evaluated=True)
     make_run(tmp_path, "same", ["--env.sticky", "0"], env_id="ALE/Breakout-v5")
@@ -181,15 +185,13 @@ def test_named_protocols_of_atari_differ_whatever_the_game(tmp_path: Path) -> No
 
 
 def test_what_a_policy_sees_is_no_protocol(tmp_path: Path) -> None:
-    make_run(tmp_path, "one", env_id=PONG, protocol=f"{PONG}: stack 4")
     words = ["--env.frame-stack", "1", "--env.life-loss-terminal", "false"]
-    make_run(tmp_path, "other", words, env_id=PONG, protocol=f"{PONG}: stack 1")
-    refuse_mixed([read_run(tmp_path / "one"), read_run(tmp_path / "other")], evaluated=True)
+    other = {"words": words, "protocol": f"{PONG}: stack 1"}
+    refuse_mixed(both(tmp_path, {"protocol": f"{PONG}: stack 4"}, other), evaluated=True)
 
 
 def test_an_environment_that_has_become_another_is_refused(tmp_path: Path) -> None:
-    for name, limit in (("one", 200), ("other", 500)):
-        make_run(tmp_path, name, protocol=f"CartPole-v1: truncated after {limit} steps")
-    runs = [read_run(tmp_path / "one"), read_run(tmp_path / "other")]
+    limits = [f"CartPole-v1: truncated after {limit} steps" for limit in (200, 500)]
+    runs = both(tmp_path, *({"env_id": "CartPole-v1", "protocol": x} for x in limits))
     with pytest.raises(ConfigError, match=r"truncated after 200 steps .*truncated after 500 steps"):
         refuse_mixed(runs, evaluated=False)

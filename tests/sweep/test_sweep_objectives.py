@@ -23,6 +23,10 @@ def write_run(folder: Path, rows: list[dict[str, Any]], **summary: Any) -> Path:
     return folder
 
 
+def write_evaluations(folder: Path, rows: list[dict[str, Any]]) -> None:
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+
+
 def episodes(returns: list[float], *, learners: int = 1) -> list[dict[str, Any]]:
     return [
         {"env_steps": 10 * (i + 1), "time_s": 0.5 * (i + 1), "return": x, "learner": i % learners, "length": 10}
@@ -90,29 +94,23 @@ def test_what_files_do_not_tell_is_none(tmp_path: Path) -> None:
     assert curve(tmp_path / "x") == []
 
 
-def test_evaluations_fall_into_twentieths(tmp_path: Path) -> None:
+def test_evaluations_of_the_policy_fall_into_twentieths(tmp_path: Path) -> None:
+    """Where learners mix, these are of their average."""
     rows = [
         {"env_steps": 10, "mean": 1.0, "time_s": 1.0},
         {"env_steps": 40, "mean": 2.0, "time_s": 2.0},
         {"env_steps": 51, "mean": 3.0, "time_s": 3.0},
-        {"env_steps": 60, "mean": 9.0, "time_s": 3.0, "confirmation": True},
+        {"env_steps": 110, "mean": 9.0, "time_s": 3.0, "confirmation": True},
+        {"env_steps": 210, "mean": 9.0, "time_s": 3.0, "learner": 1},
         {"env_steps": 1000, "mean": 4.0, "time_s": 99.0},
         {"env_steps": 1020, "mean": 5.0, "time_s": 100.0},
     ]
-    (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    write_evaluations(tmp_path, [{"learner": "average", **row} for row in rows])
     assert evaluations(tmp_path, total_env_steps=1000) == {1: 1.0, 2: 3.0, 20: 4.0}
     timed = evaluations(tmp_path, total_env_steps=10**9, stop_after_seconds=100.0)
     assert timed == {1: 1.0, 20: 4.0}
-
-
-def test_where_learners_mix_evaluations_are_those_of_their_average(tmp_path: Path) -> None:
-    rows = [
-        {"env_steps": 10, "mean": 1.0, "time_s": 1.0, "learner": 1},
-        {"env_steps": 20, "mean": 2.0, "time_s": 2.0, "learner": "average"},
-        {"env_steps": 60, "mean": 3.0, "time_s": 3.0, "learner": 0},
-    ]
-    (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
-    assert evaluations(tmp_path, total_env_steps=1000) == {1: 2.0}
+    write_evaluations(tmp_path, [row for row in rows if "learner" not in row])
+    assert evaluations(tmp_path, total_env_steps=1000) == {1: 1.0, 2: 3.0, 20: 4.0}
 
 
 def test_the_objective_evaluation_is_the_last_one(tmp_path: Path) -> None:
@@ -124,7 +122,7 @@ def test_the_objective_evaluation_is_the_last_one(tmp_path: Path) -> None:
         {"env_steps": 20, "mean": 7.0, "time_s": 3.0, "learner": "average", "confirmation": True},
         {"env_steps": 30, "mean": 5.0, "time_s": 4.0, "learner": 1},
     ]
-    (run / "evaluation.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    write_evaluations(run, rows)
     assert measure(run, "evaluation") == 2.0
 
 

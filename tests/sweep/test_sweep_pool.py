@@ -7,11 +7,11 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from gossamer.config import make_config
 from gossamer.errors import RunFailed
@@ -171,9 +171,8 @@ def test_the_second_signal_ends_them(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_run_that_does_not_stop_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        pool_module, "KILL_SECONDS", -1.0
-    )  # with the second of `stop_seconds`: at once
+    # With the second of `stop_seconds`: at once.
+    monkeypatch.setattr(pool_module, "KILL_SECONDS", -1.0)
     site, queue = FakeSite(1, polls=10**9), ListOf(tmp_path, 1)
     deaf = FakeRun.kill
     monkeypatch.setattr(FakeRun, "stop", lambda _: None)
@@ -189,29 +188,27 @@ def test_a_run_that_does_not_stop_is_killed(
     assert queue.outcomes["r0"].kind == "stopped"
 
 
-def test_a_source_that_gives_up_stops_the_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RunFailed("nothing works"), "nothing works"),
+        (
+            OSError(28, "No space left on device"),
+            "cannot write down what was done: .*No space left",
+        ),
+    ],
+)
+def test_a_source_that_gives_up_stops_the_others(
+    error: Exception, told: str, tmp_path: Path
+) -> None:
     class GivesUp(ListOf):
         def next(self) -> PlannedRun | None:
             if len(self.pending) == 1:
-                raise RunFailed("nothing works")
+                raise error
             return super().next()
 
     site, queue = FakeSite(3, polls=10**9), GivesUp(tmp_path, 3)
-    with pytest.raises(RunFailed, match="nothing works"):
-        make_pool(site).run(queue)
-    assert {x.kind for x in queue.outcomes.values()} == {"stopped"}
-    assert not site.alive
-
-
-def test_a_full_disk_stops_the_others_and_is_one_line(tmp_path: Path) -> None:
-    class Full(ListOf):
-        def next(self) -> PlannedRun | None:
-            if len(self.pending) == 1:
-                raise OSError(28, "No space left on device")
-            return super().next()
-
-    site, queue = FakeSite(3, polls=10**9), Full(tmp_path, 3)
-    with pytest.raises(RunFailed, match=r"cannot write down what was done: .*No space left"):
+    with pytest.raises(RunFailed, match=told):
         make_pool(site).run(queue)
     assert {x.kind for x in queue.outcomes.values()} == {"stopped"}
     assert not site.alive
@@ -262,9 +259,7 @@ def test_a_run_is_kept_to_its_cores(tmp_path: Path) -> None:
     assert adopted is not None
     assert adopted[1] == len(cores) - 1
     assert sorted(os.sched_getaffinity(0)) == cores
-    give_up = time.monotonic() + 60
-    while training.poll() is None and time.monotonic() < give_up:
-        time.sleep(0.02)
+    wait_for(lambda: training.poll() is not None, "its end")
     assert training.poll() == 2
     assert adopted[0].poll() == 0, "nobody knows its code"
     assert "no_such_setting is not a setting" in run.last_words()

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import held_envs
 import psutil
 import pytest
-from waiting import PATIENCE_SECONDS
+from sessions import Session
 
 from gossamer import cli
 from gossamer.config import resolve
-from gossamer.sweep.store import TRIAL
+from gossamer.sweep.file import read_sweep
+from gossamer.sweep.local_site import make_room
+from gossamer.sweep.report import write_presets
+from gossamer.sweep.store import TRIAL, SweepFolder
 
-SUPPORT = str(Path(held_envs.__file__).parent)
-SETTINGS = """
+GRID = """
+method = "grid"
 [settings]
 env_id = "{env_id}"
 total_env_steps = {steps}
@@ -34,62 +35,44 @@ evaluation.every_seconds = 0
 policy.hidden_sizes = [8]
 algorithm.num_minibatches = 1
 algorithm.passes = 1
-"""
-HELD = "held_envs:HeldCartPole"
-SEARCH = """
 [search]
 "optimizer.learning_rate" = [1e-3, 1e-2]
 """
+HELD = "held_envs:HeldCartPole"
 
 
-class Command:
-    """`gossamer sweep` in a process of its own; killed with its runs at the end."""
+def grid(steps: int, env_id: str = "CartPole-v1") -> str:
+    """The file of a sweep of two trials."""
+    return GRID.format(steps=steps, env_id=env_id)
 
-    def __init__(self, folder: Path, words: list[str]):
-        self._output = folder / "output.txt"
-        with self._output.open("ab") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "gossamer", *words],
-                cwd=folder,
-                stdout=output,
-                stderr=output,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": os.pathsep.join([SUPPORT, os.environ.get("PYTHONPATH", "")]),
-                    held_envs.VARIABLE: str(folder / "released"),
-                },
-            )
 
-    def __enter__(self) -> Command:
-        return self
+class Sweep(Session):
+    """`gossamer sweep`; killed with its runs at the end."""
+
+    def __init__(self, words: list[str], folder: Path):
+        super().__init__(words, folder, command="sweep")
 
     def __exit__(self, *_: object) -> None:
-        self.kill(everything=True)
+        self.kill_all()
+        super().__exit__()
 
-    def output(self) -> str:
-        return self._output.read_text()
+    def kill_all(self) -> None:
+        if self.process.poll() is None:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+            self.process.kill()
+            self.process.wait()
+            for child in children:
+                with suppress(psutil.NoSuchProcess):
+                    child.kill()
 
-    def kill(self, *, everything: bool) -> None:
-        if self.process.poll() is not None:
-            return
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        self.process.kill()
-        self.process.wait()
-        for child in children if everything else ():
-            try:
-                child.kill()
-            except psutil.NoSuchProcess:
-                continue
+    def said(self) -> str:
+        return Path(self._err.name).read_text()
 
-    def wait_for(self, condition: Callable[[], Any], what: str) -> None:
-        give_up = time.monotonic() + PATIENCE_SECONDS
-        while not condition():
-            assert self.process.poll() is None, self.output()
-            assert time.monotonic() < give_up, f"no {what}: {self.output()}"
-            time.sleep(0.02)
 
-    def end(self) -> int:
-        return self.process.wait(PATIENCE_SECONDS)
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def summaries(sweep: Path) -> dict[str, dict[str, Any]]:
@@ -109,26 +92,25 @@ def has_checkpoint(sweep: Path) -> bool:
     return any(name.isdecimal() and int(name) > 0 for name in names)
 
 
-def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(here: Path) -> None:
     """Killed with its runs, then alone, so that a run trains on while nobody watches."""
     steps = held_envs.steps_for(1)
-    text = 'method = "grid"\n' + SETTINGS.format(steps=steps, env_id=HELD) + SEARCH
-    (tmp_path / "grid.toml").write_text(text)
-    sweep = tmp_path / "runs" / "sweeps" / "grid"
-    words = ["sweep", "grid.toml", "--jobs", "1"]
-    with Command(tmp_path, words) as command:
-        command.wait_for(lambda: has_checkpoint(sweep), "checkpoint")
-        command.kill(everything=True)
-    with Command(tmp_path, words) as command:
-        command.wait_for(lambda: len(sessions(sweep / "000" / "s1")) == 2, "resumed run")
-        command.kill(everything=False)
-    with Command(tmp_path, words) as command:
-        command.wait_for(lambda: "000/s1 still trains" in command.output(), "word of the run")
-        (tmp_path / "released").touch()
-        assert command.end() == 0, command.output()
-        assert "000/s1 still trains; waiting for it" in command.output()
+    (here / "grid.toml").write_text(grid(steps, HELD))
+    sweep = here / "runs" / "sweeps" / "grid"
+    words = ["grid.toml", "--jobs", "1"]
+    with Sweep(words, here) as session:
+        session.wait_for(lambda: has_checkpoint(sweep), "checkpoint")
+        session.kill_all()
+    with Sweep(words, here) as session:
+        session.wait_for(lambda: len(sessions(sweep / "000" / "s1")) == 2, "resumed run")
+        session.process.kill()
+        session.process.wait()
+    with Sweep(words, here) as session:
+        waits = "000/s1 still trains; waiting for it"
+        session.wait_for(lambda: waits in session.said(), "word of the run")
+        session.release()
+        code, _, err = session.end()
+        assert code == 0, err
     found = summaries(sweep)
     assert list(found) == ["000/s1", "001/s1"]
     assert all(x["exit_reason"] == "done: total_env_steps reached" for x in found.values())
@@ -147,8 +129,7 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(
     assert [x["state"] for x in results["trials"]] == ["done", "done"]
     # Once more: there is nothing to do, and the same is told.
     before = {path: path.stat().st_mtime_ns for path in sweep.rglob("summary.json")}
-    monkeypatch.chdir(tmp_path)
-    assert cli.main([*words, "--json"]) == 0
+    assert cli.main(["sweep", *words, "--json"]) == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert json.loads((sweep / "results.json").read_text()) == results
     best = results["best"][0]
@@ -160,35 +141,24 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(
 
 
 def test_stopped_by_ctrl_c_its_runs_are_saved(tmp_path: Path) -> None:
-    text = (
-        'method = "grid"\nseeds = 2\n'
-        + SETTINGS.format(steps=10_000_000, env_id="CartPole-v1")
-        + SEARCH
-    )
-    (tmp_path / "grid.toml").write_text(text)
+    (tmp_path / "grid.toml").write_text("seeds = 2\n" + grid(10_000_000))
     sweep = tmp_path / "runs" / "sweeps" / "grid"
-    with Command(tmp_path, ["sweep", "grid.toml", "--jobs", "1"]) as command:
-        command.wait_for(lambda: has_checkpoint(sweep), "checkpoint")
-        command.process.send_signal(signal.SIGINT)
-        assert command.end() == 130, command.output()
-        assert (
-            "stopped: 2 of 2 trials are left; to go on, type: gossamer sweep grid.toml"
-            in command.output()
-        )
+    with Sweep(["grid.toml", "--jobs", "1"], tmp_path) as session:
+        session.wait_for(lambda: has_checkpoint(sweep), "checkpoint")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end()
+    assert code == 130, err
+    again = "gossamer sweep grid.toml --jobs 1\n"
+    assert f"stopped: 2 of 2 trials are left; to go on, type: {again}" in err
     assert {x: y["exit_reason"] for x, y in summaries(sweep).items()} == {
         "000/s1": "stopped by SIGINT"
     }
 
 
-def test_the_best_preset_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_the_best_preset_trains(here: Path, capsys: Any) -> None:
     """A sweep with a trial that cannot be, and two objectives; what `gossamer train --config` makes of the best."""
-    monkeypatch.chdir(tmp_path)
-    text = 'objective = ["return", "steps_to_score"]\nscore = 1e6\nmethod = "random"\ntrials = 2\n'
-    (tmp_path / "two.toml").write_text(
-        text + SETTINGS.format(steps=600, env_id="CartPole-v1") + SEARCH
-    )
+    text = 'objective = ["return", "steps_to_score"]\nscore = 1e6\ntrials = 2\n'
+    (here / "two.toml").write_text(text + grid(600).replace("grid", "random"))
     assert cli.main(["sweep", "two.toml", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["best"]
@@ -200,16 +170,8 @@ def test_the_best_preset_trains(
     assert f"learning_rate = {[rate]}" in shown or f"{rate:g}" in shown
 
 
-def test_a_trial_that_fails_is_told_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (
-        'method = "grid"\n'
-        + SETTINGS.format(steps=600, env_id="CartPole-v1").replace("CartPole-v1", "NoSuchGame-v7")
-        + SEARCH
-    )
-    (tmp_path / "bad.toml").write_text(text)
+def test_a_trial_that_fails_is_told_and_tried_again(here: Path, capsys: Any) -> None:
+    (here / "bad.toml").write_text(grid(600, "NoSuchGame-v7"))
     assert cli.main(["sweep", "bad.toml"]) == 1
     out, err = capsys.readouterr()
     assert "no trial is done" in out
@@ -219,30 +181,19 @@ def test_a_trial_that_fails_is_told_and_tried_again(
     )
 
 
-def test_seeds_are_ordinary_runs_with_one_summary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    words = [
-        "train",
-        "CartPole-v1",
-        "--total-env-steps",
-        "600",
-        "--num-envs",
-        "2",
-        "--evaluation.every-seconds=0",
-    ]
-    words += [
-        "--seed",
-        "4",
-        "--seeds",
-        "2",
-        "--run-folder",
-        "mine",
-        "--algorithm.num-minibatches",
-        "1",
-    ]
-    assert cli.main(words) == 0
+def test_seeds_are_ordinary_runs_with_one_summary(here: Path, capsys: Any) -> None:
+    flags: dict[str, object] = {
+        "total-env-steps": 600,
+        "num-envs": 2,
+        "algorithm.num-minibatches": 1,
+    }
+    flags |= {"evaluation.every-seconds": 0, "seed": 4, "seeds": 2, "run-folder": "mine"}
+
+    def train(**changed: object) -> int:
+        flags.update({name.replace("_", "-"): value for name, value in changed.items()})
+        return cli.main(["train", "CartPole-v1", *(f"--{x}={y}" for x, y in flags.items())])
+
+    assert train() == 0
     out = capsys.readouterr().out
     assert "seed 4: done: total_env_steps reached" in out
     assert "area (mean return over the whole run): mean " in out
@@ -251,26 +202,19 @@ def test_seeds_are_ordinary_runs_with_one_summary(
     assert seeds == [4, 5]
     # One more is added, those that are done are left.
     before = Path("mine/s4/summary.json").stat().st_mtime_ns
-    words[words.index("--seeds") + 1] = "3"
-    assert cli.main(words) == 0
+    assert train(seeds=3) == 0
     assert "3 runs" in capsys.readouterr().out
     assert Path("mine/s4/summary.json").stat().st_mtime_ns == before
-    words[words.index("600")] = "700"
-    assert cli.main(words) == 2
+    assert train(total_env_steps=700) == 2
     assert "mine holds runs with other settings (total_env_steps)" in capsys.readouterr().err
     # Without a folder too; another setting has another one.
-    at = words.index("--run-folder")
-    del words[at : at + 2]
-    words[words.index("--seeds") + 1] = "1"
-    assert cli.main(words) == 0
-    words[words.index("--seeds") + 1] = "2"
-    assert cli.main(words) == 0
+    del flags["run-folder"]
+    assert train(seeds=1) == 0
+    assert train(seeds=2) == 0
     told = capsys.readouterr()
     assert "1 of 2 seeds are done already" in told.out + told.err
     assert [len([*x.glob("s*/")]) for x in Path("runs").glob("*/*/*-seeds")] == [2]
-    words[words.index("700")] = "800"
-    words[words.index("--seeds") + 1] = "1"
-    assert cli.main(words) == 0
+    assert train(seeds=1, total_env_steps=800) == 0
     assert len([*Path("runs").glob("*/*/*-seeds*")]) == 2
 
 
@@ -283,15 +227,12 @@ def test_seeds_are_ordinary_runs_with_one_summary(
         (["--resume", "last", "--seeds", "2"], "--seeds cannot be given with --resume"),
     ],
 )  # fmt: skip
-def test_wrong_seeds_are_one_line(
-    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_wrong_seeds_are_one_line(words: list[str], told: str, here: Path, capsys: Any) -> None:
     assert cli.main(["train", *words]) == 2
     err = capsys.readouterr().err
     assert told in err
     assert err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(here.iterdir()) == []
 
 
 def test_seeds_leave_a_folder_alone_that_holds_anything_else(tmp_path: Path, capsys: Any) -> None:
@@ -305,53 +246,56 @@ def test_seeds_leave_a_folder_alone_that_holds_anything_else(tmp_path: Path, cap
     assert (mine / "s1" / "thesis.txt").read_text() == "years of work"
 
 
-def test_presets_of_the_users_own_stay(tmp_path: Path) -> None:
-    from gossamer.sweep.file import read_sweep
-    from gossamer.sweep.report import write_presets
-    from gossamer.sweep.store import SweepFolder
+@pytest.fixture
+def begun(tmp_path: Path) -> SweepFolder:
+    """A sweep's folder as one that was killed at once leaves it, and nobody works in."""
+    (tmp_path / "grid.toml").write_text(grid(600))
+    folder = SweepFolder(tmp_path / "mine", read_sweep(str(tmp_path / "grid.toml")))
+    with closing(folder):
+        folder.open()
+        assert folder.read_trials() == []
+        folder.add(0, {"optimizer.learning_rate": 1e-3})
+    return folder
 
-    folder = SweepFolder(make_folder(tmp_path), read_sweep(str(tmp_path / "grid.toml")))
+
+def go_on(folder: SweepFolder) -> int:
+    return cli.main(["sweep", folder.sweep.file, "--folder", str(folder.path)])
+
+
+def test_presets_of_the_users_own_stay(begun: SweepFolder) -> None:
     for name in ("best-of-monday.toml", "best-007.toml", "best.toml"):
-        (folder.path / name).write_text("")
-    assert write_presets(folder, []) == []
-    assert [x.name for x in folder.path.glob("best*")] == ["best-of-monday.toml"]
+        (begun.path / name).write_text("")
+    assert write_presets(begun, []) == []
+    assert [x.name for x in begun.path.glob("best*")] == ["best-of-monday.toml"]
+
+
+@pytest.mark.parametrize("name", ["two\nlines.toml", "\x1b.toml", "\udc80.toml"])
+def test_the_name_of_a_file_commands_no_preset(name: str, tmp_path: Path) -> None:
+    """It is told in a comment, where a line that ends early would be a setting, and some characters may not be."""
+    path = tmp_path / name
+    path.write_text(grid(600))
+    folder = SweepFolder(tmp_path / "mine", read_sweep(str(path)))
+    with closing(folder):
+        folder.open()
+        folder.write_settings(folder.add(0, {"optimizer.learning_rate": 1e-3}), "best.toml")
+    assert resolve(configs=[str(folder.path / "best.toml")])[0].total_env_steps == 600
 
 
 @pytest.mark.parametrize("older", [False, True])
-def test_a_sweep_keeps_when_it_was_begun(tmp_path: Path, *, older: bool) -> None:
+def test_a_sweep_keeps_when_it_was_begun(begun: SweepFolder, *, older: bool) -> None:
     """Also when more trials are asked for; one of an older version was begun when its file was written."""
-    from gossamer.sweep.file import read_sweep
-    from gossamer.sweep.store import SweepFolder
-
-    manifest = make_folder(tmp_path) / "sweep.json"
+    manifest = begun.path / "sweep.json"
     content = json.loads(manifest.read_text())
     assert abs(content["started_unix"] - time.time()) < 600
-    begun = 1e9 if older else content["started_unix"]
+    started = 1e9 if older else content["started_unix"]
     if older:
         del content["started_unix"]
     manifest.write_text(json.dumps({**content, "trials": 1}))
     os.utime(manifest, (1e9, 1e9))
-    folder = SweepFolder(tmp_path / "mine", read_sweep(str(tmp_path / "grid.toml")))
-    folder.open()
-    folder.close()
+    with closing(begun):
+        begun.open()
     told = json.loads(manifest.read_text())
-    assert (told["trials"], told["started_unix"]) == (2, begun)
-
-
-def make_folder(tmp_path: Path) -> Path:
-    """A sweep's folder as one that was killed at once leaves it."""
-    from gossamer.sweep.file import read_sweep
-    from gossamer.sweep.store import SweepFolder
-
-    (tmp_path / "grid.toml").write_text(
-        'method = "grid"\n' + SETTINGS.format(steps=600, env_id="CartPole-v1") + SEARCH
-    )
-    folder = SweepFolder(tmp_path / "mine", read_sweep(str(tmp_path / "grid.toml")))
-    folder.open()
-    assert folder.read_trials() == []
-    folder.add(0, {"optimizer.learning_rate": 1e-3})
-    folder.close()
-    return tmp_path / "mine"
+    assert (told["trials"], told["started_unix"]) == (2, started)
 
 
 @pytest.mark.parametrize(
@@ -367,42 +311,28 @@ def make_folder(tmp_path: Path) -> Path:
     ],
 )  # fmt: skip
 def test_a_damaged_folder_is_one_line(
-    damage: Callable[[Path], Any], told: str, tmp_path: Path, capsys: Any
+    damage: Callable[[Path], Any], told: str, begun: SweepFolder, capsys: Any
 ) -> None:
-    folder = make_folder(tmp_path)
-    damage(folder)
-    assert cli.main(["sweep", str(tmp_path / "grid.toml"), "--folder", str(folder)]) == 2
+    damage(begun.path)
+    assert go_on(begun) == 2
     err = capsys.readouterr().err
     assert told in err
     assert err.count("\n") == 1
 
 
-def test_two_sweeps_do_not_share_a_folder(tmp_path: Path, capsys: Any) -> None:
-    from gossamer.sweep.file import read_sweep
-    from gossamer.sweep.store import SweepFolder
-
-    folder = make_folder(tmp_path)
-    held = SweepFolder(folder, read_sweep(str(tmp_path / "grid.toml")))
-    held.open()
-    try:
-        assert cli.main(["sweep", str(tmp_path / "grid.toml"), "--folder", str(folder)]) == 2
-    finally:
-        held.close()
+def test_two_sweeps_do_not_share_a_folder(begun: SweepFolder, capsys: Any) -> None:
+    with closing(begun):
+        begun.open()
+        assert go_on(begun) == 2
     assert "another gossamer sweep works in" in capsys.readouterr().err
 
 
-def test_what_a_kill_leaves_half_made_is_made_anew(tmp_path: Path) -> None:
-    from gossamer.sweep.file import read_sweep
-    from gossamer.sweep.local_site import make_room
-    from gossamer.sweep.store import SweepFolder
-
-    folder = make_folder(tmp_path)
-    (folder / "001.partial").mkdir()
-    sweep = SweepFolder(folder, read_sweep(str(tmp_path / "grid.toml")))
-    sweep.open()
-    (trial,) = sweep.read_trials()
-    sweep.close()
-    assert not (folder / "001.partial").exists()
+def test_what_a_kill_leaves_half_made_is_made_anew(begun: SweepFolder, tmp_path: Path) -> None:
+    (begun.path / "001.partial").mkdir()
+    with closing(begun):
+        begun.open()
+        (trial,) = begun.read_trials()
+    assert not (begun.path / "001.partial").exists()
     run = trial.runs[0]
     run.folder.mkdir()
     (run.folder / "meta.json").write_text("{}")  # killed before its config.json
@@ -414,4 +344,3 @@ def test_what_a_kill_leaves_half_made_is_made_anew(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is a link"):
         make_room(run)
     assert elsewhere.exists()
-    shutil.rmtree(folder)

@@ -10,6 +10,7 @@ import pytest
 from gossamer.errors import RunFailed
 from gossamer.record.exits import Exit
 from gossamer.sweep.file import read_sweep
+from gossamer.sweep.pool import PlannedRun
 from gossamer.sweep.store import SweepFolder
 from gossamer.sweep.trial_queue import TrialQueue
 
@@ -42,6 +43,12 @@ def finish(run: Path, score: float) -> None:
     (run / "summary.json").write_text(json.dumps({"exit": ended, "mean_return_last_100": score}))
 
 
+def next_of(queue: TrialQueue) -> PlannedRun:
+    run = queue.next()
+    assert run
+    return run
+
+
 def test_what_is_done_is_worth_its_mean_and_what_is_left_comes_first(folder: SweepFolder) -> None:
     for number in (0, 1):
         folder.add(number, folder.sweep.choice(number))
@@ -52,8 +59,7 @@ def test_what_is_done_is_worth_its_mean_and_what_is_left_comes_first(folder: Swe
     assert (queue.trials[0].state, queue.trials[0].values) == ("done", (15.0,))
     assert queue.trials[1].state == "unfinished"
     assert [x.name for x in queue.runs] == ["000/s1", "000/s2", "001/s1", "001/s2"]
-    found = [queue.next() for _ in range(3)]
-    assert [x.name for x in found if x] == ["001/s1", "002/s1", "002/s2"]
+    assert [next_of(queue).name for _ in range(3)] == ["001/s1", "002/s1", "002/s2"]
     assert json.loads((folder.path / "002" / "trial.json").read_text())["chosen"] == {
         "algorithm.passes": 3
     }
@@ -62,9 +68,7 @@ def test_what_is_done_is_worth_its_mean_and_what_is_left_comes_first(folder: Swe
 def test_a_trial_is_judged_when_its_last_run_ends(folder: SweepFolder) -> None:
     queue, said = TrialQueue(folder), list[str]()
     queue.say = said.append
-    first, second = queue.next(), queue.next()
-    assert first
-    assert second
+    first, second = next_of(queue), next_of(queue)
     finish(first.folder, 1.0)
     queue.ended(first, Exit("done", "total_env_steps"))
     assert not said
@@ -76,22 +80,16 @@ def test_a_trial_is_judged_when_its_last_run_ends(folder: SweepFolder) -> None:
 def test_the_other_runs_of_a_trial_that_fails_are_not_trained(folder: SweepFolder) -> None:
     queue = TrialQueue(folder)
     queue.say = lambda _: None
-    first = queue.next()
-    assert first
-    queue.ended(first, Exit("failed", "no such thing"))
+    queue.ended(next_of(queue), Exit("failed", "no such thing"))
     assert queue.trials[0].state == "failed"
-    following = queue.next()
-    assert following
-    assert following.name == "001/s1"
+    assert next_of(queue).name == "001/s1"
 
 
 def test_where_nothing_but_failures_comes_the_search_gives_up(folder: SweepFolder) -> None:
     queue = TrialQueue(folder)
     queue.say = lambda _: None
     for _ in range(3):
-        run = queue.next()
-        assert run
-        queue.ended(run, Exit("failed", "why"))
+        queue.ended(next_of(queue), Exit("failed", "why"))
     with pytest.raises(RunFailed, match="3 trials failed and none was done; the last one: why"):
         queue.next()
 
@@ -101,14 +99,11 @@ def test_a_pruned_trial_stays_so_and_others_know_of_it(tmp_path: Path) -> None:
     folder = made(tmp_path, "tpe", 'trials = 4\npruner = "median"')
     queue, said = TrialQueue(folder), list[str]()
     queue.say = said.append
-    run = queue.next()
-    assert run
+    run = next_of(queue)
     assert list(queue.unwanted([run])) == []
     folder.prune(queue.trials[0])
     again = TrialQueue(folder)
     again.say = said.append
     assert again.trials[0].state == "pruned"
     assert [x.name for x in again.unwanted([run])] == [run.name], "it still trains"
-    following = again.next()
-    assert following
-    assert following.name == "001/s1"
+    assert next_of(again).name == "001/s1"

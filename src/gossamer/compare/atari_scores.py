@@ -76,13 +76,8 @@ RANDOM_AND_HUMAN: Mapping[str, tuple[float, float]] = {
 """Mean scores of random play and of a professional tester of games."""
 
 
-def human_scale(env_id: str) -> tuple[float, float] | None:
-    """Return what random play and people score in the game that an id names; None if that is not known."""
-    match = _GAME.fullmatch(env_id)
-    return RANDOM_AND_HUMAN.get(next(filter(None, match.groups()))) if match else None
-
-
 def human_normalized(env_id: str, score: float) -> float | None:
-    """Return a score on the scale on which random play has 0 and people have 1; None if that is not known."""
-    scale = human_scale(env_id)
+    """Return a score on the scale on which random play has 0 and people have 1; None if that is not known of the id's game."""
+    match = _GAME.fullmatch(env_id)
+    scale = RANDOM_AND_HUMAN.get(next(filter(None, match.groups()))) if match else None
     return None if scale is None else (score - scale[0]) / (scale[1] - scale[0])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gossamer.compare.reading import read_runs
 from gossamer.compare.report import comparisons_of
-from gossamer.compare.text import all_as_json, as_json, as_markdown, as_text
+from gossamer.compare.text import as_json, as_markdown, as_text
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.record.runs import select_runs
@@ -80,7 +80,7 @@ def compare(
         draw(found[0], target)
         say(f"wrote {target}")
     if form == "json":
-        return as_json(found[0]) if len(found) == 1 else all_as_json(found)
+        return as_json(found)
     write = as_markdown if form == "markdown" else as_text
     text = "\n\n\n".join(map(write, found))
     # Names of settings come out of files that anybody may have written.

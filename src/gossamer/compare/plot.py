@@ -11,7 +11,7 @@ import numpy as np
 from gossamer.compare.atari_scores import human_normalized
 from gossamer.compare.curves import WINDOW
 from gossamer.compare.report import DECIDES
-from gossamer.compare.statistics import STATISTICS
+from gossamer.compare.statistics import TITLES
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.system.reading import expand
 
@@ -32,7 +32,6 @@ _STYLES = ("-", "--", ":", "-.")
 MAX_COLUMNS = 3
 FEWEST_FOR_BANDS = 5
 """Seeds of a group whose profile gets a band: of fewer it covers most of the panel, and the profiles of others with it."""
-_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median"}
 
 
 def check_target(name: str) -> Path:
@@ -109,14 +108,12 @@ def _look(number: int) -> dict[str, Any]:
 
 def _draw_curves(axis: Any, comparison: Comparison, task: str) -> None:
     for number, group in enumerate(comparison.groups):
-        if task not in group.tasks:
-            continue
-        curve = group.tasks[task].curve
-        look = _look(number)
-        value, low, high = _lines(curve)
-        axis.plot(curve.x, value, **look)
-        axis.fill_between(curve.x, low, high, color=look["color"], alpha=0.18, linewidth=0)
-        # An interval of few seeds may leave the picture; what was scored stays large enough to be seen.
+        if task in group.tasks:
+            curve, look = group.tasks[task].curve, _look(number)
+            value, low, high = (np.array(x, float) for x in (curve.value, curve.low, curve.high))
+            axis.plot(curve.x, value, **look)
+            axis.fill_between(curve.x, low, high, color=look["color"], alpha=0.18, linewidth=0)
+    # An interval of few seeds may leave the picture; what was scored stays large enough to be seen.
     _fit_to_lines(axis, [x.tasks[task].curve for x in comparison.groups if task in x.tasks])
     if comparison.threshold is not None:
         axis.axhline(comparison.threshold, color="#555555", linewidth=0.8, linestyle=":")
@@ -124,12 +121,8 @@ def _draw_curves(axis: Any, comparison: Comparison, task: str) -> None:
     axis.set_xlabel("seconds" if comparison.axis == "seconds" else "env steps")
     axis.locator_params(axis="x", nbins=6)  # with more, millions of env steps run into each other
     axis.set_ylabel(
-        f"mean return of {WINDOW} training episodes\n{_TITLES[DECIDES]} over seeds", fontsize=8
+        f"mean return of {WINDOW} training episodes\n{TITLES[DECIDES]} over seeds", fontsize=8
     )
-
-
-def _lines(curve: CurveOf) -> tuple[Any, Any, Any]:
-    return tuple(np.array(part, float) for part in (curve.value, curve.low, curve.high))  # type: ignore[return-value]
 
 
 def _fit_to_lines(axis: Any, curves: Sequence[CurveOf]) -> None:
@@ -189,10 +182,9 @@ def _lane(row: int, number: float, comparison: Comparison) -> float:
 def _told_apart(comparison: Comparison) -> dict[Statistic, str]:
     """Return the statistics to draw, with their names: where nothing is trimmed the mean is the IQM, and one row tells both."""
     found = [x.statistics or {} for x in comparison.groups]
-    titles: dict[Statistic, str] = {x: _TITLES[x] for x in STATISTICS}
     if all(_alike(x["mean"], x["iqm"]) for x in found):
-        titles = {"iqm": f"{_TITLES['iqm']} = {_TITLES['mean']}", "median": _TITLES["median"]}
-    return titles
+        return {"iqm": f"{TITLES['iqm']} = {TITLES['mean']}", "median": TITLES["median"]}
+    return TITLES
 
 
 def _alike(one: Interval, other: Interval) -> bool:
@@ -204,13 +196,11 @@ def _alike(one: Interval, other: Interval) -> bool:
 def _seeds(group: GroupReport, comparison: Comparison) -> list[tuple[int, list[float]]]:
     """Return the scores of a group's runs by the row that shows them, on the scale of the panel."""
     if comparison.scale is None:
-        rows = enumerate(comparison.tasks)
-        found = [(i, [x.score for x in group.runs if x.env == task], task) for i, task in rows]
-        spans = {task: _span(task, comparison) for task in comparison.tasks}
+        rows = [(i, task, *_span(task, comparison)) for i, task in enumerate(comparison.tasks)]
         return [
-            (i, [(x - spans[task][0]) / spans[task][1] for x in scores])
-            for i, scores, task in found
-            if scores
+            (row, [(x.score - low) / span for x in group.runs if x.env == task])
+            for row, task, low, span in rows
+            if task in group.tasks
         ]
     shared = [x for x in comparison.tasks if all(x in y.tasks for y in comparison.groups)]
     runs = [x for x in group.runs if x.env in shared]

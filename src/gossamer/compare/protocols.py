@@ -32,6 +32,8 @@ _NAMES = {
 training, are not among them: they are settings to be compared."""
 MAX_NAMED = 2
 """Runs of each protocol that a refusal names."""
+MAX_LISTED = 6
+"""Names that a note lists."""
 
 
 def protocol_facts(settings: Mapping[str, Any], described: str) -> dict[str, str]:
@@ -92,14 +94,17 @@ def _differing(runs: Sequence[ComparedRun], names: Iterable[str]) -> list[str]:
             if name in run.protocol:
                 whose.setdefault(run.protocol[name], []).append(run.name)
         if len(whose) > 1:
-            values = (f"{value} ({_some(named)})" for value, named in sorted(whose.items()))
+            values = (
+                f"{value} ({listed(named, MAX_NAMED)})" for value, named in sorted(whose.items())
+            )
             found.append(f"{_NAMES[name]} {', '.join(values)}")
     return found
 
 
-def _some(names: Sequence[str]) -> str:
-    rest = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+def listed(names: Sequence[str], most: int = MAX_LISTED) -> str:
+    """Return names in a line; of many the first, and how many more there are."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _env_config(section: Any) -> EnvConfig:

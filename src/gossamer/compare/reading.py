@@ -16,7 +16,8 @@ from gossamer.config.tree import flatten
 from gossamer.errors import ConfigError
 from gossamer.record.exits import state_of
 from gossamer.record.metrics import MAX_ROW_BYTES
-from gossamer.record.readers import FolderReader, rows_in, settings_in, table_in
+from gossamer.record.objectives import evaluations_of_policy
+from gossamer.record.readers import FolderReader, settings_in, table_in
 from gossamer.system.reading import LARGEST, clipped, visible
 
 if TYPE_CHECKING:
@@ -115,10 +116,7 @@ def read_run(path: Path, files: Reader | None = None) -> ComparedRun:
         state=state_of(table_in(files, "summary.json"), running=files.running),
         machine=_machine(meta),
         curve=curve,
-        evaluation=_last_evaluation(
-            rows_in(files, "evaluation.jsonl"),
-            curve.env_steps[-1] if len(curve.env_steps) else 0.0,
-        ),
+        evaluation=_last_evaluation(files, curve.env_steps[-1] if len(curve.env_steps) else 0.0),
     )
 
 
@@ -176,14 +174,13 @@ def _curve(rows: list[tuple[float, float, float, float]]) -> Curve:
     return Curve(steps, seconds, value, episodes)
 
 
-def _last_evaluation(rows: Iterable[dict[str, Any]], env_steps: float) -> Evaluation | None:
+def _last_evaluation(files: Reader, env_steps: float) -> Evaluation | None:
     """Return the last evaluation of a run's policy: of learners that never mix, the mean of theirs.
 
     The episodes that confirm a best policy are not among them: a policy that was lucky gets more of these.
     """
     by_learner: dict[str, Evaluation] = {}
-    averages = False
-    for row in rows:
+    for row in evaluations_of_policy(files):
         try:
             found = msgspec.convert(
                 {"mean": row["mean"], "episodes": len(row["returns"])}, Evaluation
@@ -191,14 +188,12 @@ def _last_evaluation(rows: Iterable[dict[str, Any]], env_steps: float) -> Evalua
             at, whose = float(row["env_steps"]), str(row.get("learner", 0))
         except (KeyError, TypeError, ValueError, OverflowError):
             continue
-        if row.get("confirmation") or not abs(found.mean) < LARGEST or not found.episodes:
+        if not abs(found.mean) < LARGEST or not found.episodes:
             continue
-        averages |= whose == "average"
         by_learner.pop(whose, None)
         if at >= LAST_TENTH * env_steps:
             by_learner[whose] = found
-    # Where learners mix, the run's policy is their average, and every second evaluation is of one of them.
-    told = [x for whose, x in by_learner.items() if whose == "average" or not averages]
+    told = by_learner.values()
     if not told:
         return None
     mean = sum(x.mean for x in told) / len(told)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -13,11 +14,11 @@ import numpy as np
 from gossamer.compare.atari_scores import human_normalized
 from gossamer.compare.curves import WINDOW, grid_of, grouped_curve, on_grid, reached
 from gossamer.compare.grouping import group_by_settings, sets_apart
-from gossamer.compare.protocols import refuse_mixed
+from gossamer.compare.protocols import MAX_LISTED, listed, refuse_mixed
 from gossamer.compare.statistics import (
     LEVEL,
     STATISTICS,
-    difference_of,
+    difference,
     estimate,
     probability_of_improvement,
     profile,
@@ -26,11 +27,11 @@ from gossamer.compare.statistics import (
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from gossamer.compare.curves import Axis
     from gossamer.compare.reading import ComparedRun, ScoreSource
-    from gossamer.compare.statistics import Array, Estimate, Scores, Spread, Statistic
+    from gossamer.compare.statistics import Array, Scores, Spread, Statistic
 
 Scale = Literal["return", "human-normalized"]
 Verdict = Literal["better", "worse", "open"]
@@ -43,8 +44,6 @@ CURVE_POINTS = 100
 """Points of a curve."""
 PROFILE_POINTS = 101
 """Thresholds of a performance profile."""
-MAX_LISTED = 6
-"""Names that a note lists."""
 UNEVEN = 1.1
 """Groups that were trained so many times as long as others are told of."""
 
@@ -166,15 +165,33 @@ class _Group:
     letter: str
     label: str
     settings: dict[str, str]
+    source: ScoreSource
     runs: dict[str, list[ComparedRun]]
-    """Runs by environment."""
+    """Runs by environment; all have a score."""
+
+    def all_runs(self) -> list[ComparedRun]:
+        """Return the runs, environment by environment."""
+        return [run for runs in self.runs.values() for run in runs]
+
+    def scores(self, task: str, scale: Scale | None = "return") -> Array:
+        """Return the scores [n] in an environment; on the human scale none of one where that is not known."""
+        found = [run.score(self.source) for run in self.runs.get(task, [])]
+        if scale == "human-normalized":
+            found = [None if x is None else human_normalized(task, x) for x in found]
+        return np.array([x for x in found if x is not None], float)
 
 
 class _Side(NamedTuple):
     """What a group brings to each of its pairs, in one environment or in all."""
 
+    letter: str
     scores: Scores
     spread: Spread
+
+    @property
+    def seeds(self) -> int:
+        """Seeds in the environment that has fewest."""
+        return min(map(len, self.scores))
 
 
 def compare_runs(
@@ -201,17 +218,17 @@ def compare_runs(
     source, runs = _scored(runs, source, notes)
     refuse_mixed(runs, evaluated=source == "evaluation")
     runs = sorted(runs, key=lambda run: (run.env_id, len(run.seed), run.seed, run.name))
-    groups = _grouped(runs, by, notes)
+    groups = _grouped(runs, source, by, notes)
     tasks = sorted({run.env_id for run in runs})
     refuse_threshold(threshold, tasks)
-    groups = [_without_copies(group, source, notes) for group in groups]
-    _tell_states(groups, notes)
-    _tell_lengths(groups, notes)
-    if axis == "seconds" or threshold is not None:
-        _tell_machines(groups, notes)
+    groups = [_without_copies(group, notes) for group in groups]
+    kept = [run for group in groups for run in group.all_runs()]
+    notes += _caveats(kept, tasks, by_clock=axis == "seconds" or threshold is not None)
     shared = _shared_tasks(groups, tasks, notes)
     scale = _scale_of(tasks, notes)
-    profile_at = _profile_at(groups, shared, source, scale)
+    profile_at = _profile_at(groups, shared, scale)
+    places = {task: [x.curve.along(axis) for x in kept if x.env_id == task] for task in tasks}
+    grids = {task: grid_of(found, CURVE_POINTS) for task, found in places.items()}
     return Comparison(
         tasks=tasks,
         protocol=_protocols(runs),
@@ -221,10 +238,16 @@ def compare_runs(
         axis=axis,
         threshold=threshold,
         groups=[
-            _report(group, groups, shared, source, scale, axis, threshold, profile_at)
+            _report(
+                group,
+                {x: _in_task(group, x, axis, grids[x], threshold) for x in group.runs},
+                shared,
+                scale,
+                profile_at,
+            )
             for group in groups
         ],
-        pairs=_pairs(groups, shared, source, scale),
+        pairs=_pairs(groups, shared, scale),
         profile_at=[float(x) for x in profile_at],
         notes=notes,
     )
@@ -296,21 +319,17 @@ def _scored(
         if bare and len(bare) < len(runs):
             notes.append(
                 f"training returns are compared, as there is no evaluation of the last policy of {len(bare)} of {len(runs)} runs "
-                f"({_listed(bare)}); --score evaluation leaves these runs out"
+                f"({listed(bare)}); --score evaluation leaves these runs out"
             )
     kept = [run for run in runs if run.score(source) is not None]
     if not kept:
+        hint = "--score training needs none" if source == "evaluation" else "train them for longer"
         raise ConfigError(
-            f"none of the {len(runs)} runs has a score yet: no {_KINDS[source]}"
-            + (
-                "; --score training needs none"
-                if source == "evaluation"
-                else "; train them for longer"
-            )
+            f"none of the {len(runs)} runs has a score yet: no {_KINDS[source]}; {hint}"
         )
     if len(kept) < len(runs):
         gone = [run.name for run in runs if run.score(source) is None]
-        notes.append(f"left out, as there is no {_KINDS[source]}: {_listed(gone)}")
+        notes.append(f"left out, as there is no {_KINDS[source]}: {listed(gone)}")
     return source, kept
 
 
@@ -338,22 +357,21 @@ def _protocols(runs: Sequence[ComparedRun]) -> list[str]:
     return told
 
 
-def _grouped(runs: Sequence[ComparedRun], by: Sequence[str], notes: list[str]) -> list[_Group]:
+def _grouped(
+    runs: Sequence[ComparedRun], source: ScoreSource, by: Sequence[str], notes: list[str]
+) -> list[_Group]:
     chosen = frozenset[str]().union(*(run.chosen for run in runs))
     found = group_by_settings([run.settings for run in runs], by, chosen=chosen)
     if found.also:
-        what = (
-            f"runs within groups may differ in {_listed(found.also)}"
-            if by
-            else f"groups also differ in {_listed(found.also)}"
-        )
-        notes.append(what)
+        what = "runs within groups may differ" if by else "groups also differ"
+        notes.append(f"{what} in {listed(found.also)}")
     groups: list[_Group] = []
     for number, members in enumerate(found.members):
         by_env: dict[str, list[ComparedRun]] = {}
         for i in members:
             by_env.setdefault(runs[i].env_id, []).append(runs[i])
-        groups.append(_Group(_letter(number), found.labels[number], found.values[number], by_env))
+        label, values = found.labels[number], found.values[number]
+        groups.append(_Group(_letter(number), label, values, source, by_env))
     return groups
 
 
@@ -363,14 +381,15 @@ def _letter(number: int) -> str:
     return (_letter(rest - 1) if rest else "") + chr(ord("A") + last)
 
 
-def _without_copies(group: _Group, source: ScoreSource, notes: list[str]) -> _Group:
+def _without_copies(group: _Group, notes: list[str]) -> _Group:
     """Drop runs that are the same experiment again: they would pass for further seeds."""
     kept: dict[str, list[ComparedRun]] = {}
     for env_id, runs in group.runs.items():
         seen: dict[tuple[Any, ...], ComparedRun] = {}
         for run in runs:
             settings = {x: y for x, y in run.settings.items() if sets_apart(x)}
-            key = (run.seed, run.score(source), run.env_steps, json.dumps(settings, sort_keys=True))
+            told = json.dumps(settings, sort_keys=True)
+            key = (run.seed, run.score(group.source), run.env_steps, told)
             if run.seed != "-" and key in seen:
                 notes.append(
                     f"{run.name} is the same experiment as {seen[key].name} (seed {run.seed}, equal results); it counts once"
@@ -380,40 +399,24 @@ def _without_copies(group: _Group, source: ScoreSource, notes: list[str]) -> _Gr
         seeds = [run.seed for run in kept[env_id] if run.seed != "-"]
         if twice := sorted({x for x in seeds if seeds.count(x) > 1}):
             notes.append(
-                f"{group.letter}: several runs of {env_id} have seed {_listed(twice)}, with different results; each counts"
+                f"{group.letter}: several runs of {env_id} have seed {listed(twice)}, with different results; each counts"
             )
-    return _Group(group.letter, group.label, group.settings, kept)
+    return replace(group, runs=kept)
 
 
-def _tell_states(groups: Sequence[_Group], notes: list[str]) -> None:
-    by_state: dict[str, list[str]] = {}
-    for run in _all_runs(groups):
-        by_state.setdefault(run.state, []).append(run.name)
-    notes += [
-        f"{state}, with the score that it has so far: {_listed(by_state[state])}"
-        for state in ("running", "killed", "failed", "stopped")
-        if state in by_state
-    ]
-
-
-def _tell_lengths(groups: Sequence[_Group], notes: list[str]) -> None:
-    for env_id in sorted({env_id for group in groups for env_id in group.runs}):
-        steps = [x.env_steps for group in groups for x in group.runs.get(env_id, [])]
+def _caveats(runs: Sequence[ComparedRun], tasks: Sequence[str], *, by_clock: bool) -> Iterator[str]:
+    """Yield what has to be said of runs that are compared: those that are not done, lengths and machines that differ."""
+    for state in ("running", "killed", "failed", "stopped"):
+        if names := [run.name for run in runs if run.state == state]:
+            yield f"{state}, with the score that it has so far: {listed(names)}"
+    for task in tasks:
+        steps = [run.env_steps for run in runs if run.env_id == task]
         if max(steps) > UNEVEN * min(steps):
-            notes.append(
-                f"runs of {env_id} were trained for {min(steps):,.0f} to {max(steps):,.0f} env steps; scores are those at their ends"
-            )
-
-
-def _tell_machines(groups: Sequence[_Group], notes: list[str]) -> None:
-    machines = sorted({run.machine for run in _all_runs(groups) if run.machine})
-    if len(machines) > 1:
+            yield f"runs of {task} were trained for {min(steps):,.0f} to {max(steps):,.0f} env steps; scores are those at their ends"
+    machines = sorted({run.machine for run in runs if run.machine})
+    if by_clock and len(machines) > 1:
         told = "; ".join(machines[:MAX_LISTED])
-        notes.append(f"seconds are those of different machines, or parts of one: {told}")
-
-
-def _all_runs(groups: Sequence[_Group]) -> list[ComparedRun]:
-    return [run for group in groups for runs in group.runs.values() for run in runs]
+        yield f"seconds are those of different machines, or parts of one: {told}"
 
 
 def _shared_tasks(groups: Sequence[_Group], tasks: Sequence[str], notes: list[str]) -> list[str]:
@@ -421,11 +424,11 @@ def _shared_tasks(groups: Sequence[_Group], tasks: Sequence[str], notes: list[st
     shared = [task for task in tasks if all(task in group.runs for group in groups)]
     if not shared:
         raise ConfigError(
-            f"These runs cover {len(tasks)} environments; compare one: {_listed(tasks)}"
+            f"These runs cover {len(tasks)} environments; compare one: {listed(tasks)}"
         )
     if len(shared) < len(tasks):
         rest = [task for task in tasks if task not in shared]
-        notes.append(f"not in every group, so not in totals: {_listed(rest)}")
+        notes.append(f"not in every group, so not in totals: {listed(rest)}")
     return shared
 
 
@@ -436,30 +439,19 @@ def _scale_of(tasks: Sequence[str], notes: list[str]) -> Scale | None:
     if not unknown:
         return "human-normalized"
     notes.append(
-        f"no totals over environments: their returns have no scale in common (human scores are known of Atari games, not of {_listed(unknown)})"
+        f"no totals over environments: their returns have no scale in common (human scores are known of Atari games, not of {listed(unknown)})"
     )
     return None
 
 
-def _scores(group: _Group, task: str, source: ScoreSource, scale: Scale | None = "return") -> Array:
-    found = [run.score(source) for run in group.runs.get(task, [])]
-    scores = [x for x in found if x is not None]
-    if scale == "human-normalized":
-        scores = [y for x in scores if (y := human_normalized(task, x)) is not None]
-    return np.array(scores, float)
-
-
 def _report(
     group: _Group,
-    groups: Sequence[_Group],
+    tasks: dict[str, InTask],
     shared: Sequence[str],
-    source: ScoreSource,
     scale: Scale | None,
-    axis: Axis,
-    threshold: float | None,
     profile_at: Array,
 ) -> GroupReport:
-    together: Scores = [_scores(group, task, source, scale) for task in shared]
+    together = [group.scores(task, scale) for task in shared]
     return GroupReport(
         letter=group.letter,
         label=group.label,
@@ -469,43 +461,33 @@ def _report(
                 run.name,
                 run.env_id,
                 run.seed,
-                run.score(source) or 0.0,
+                run.score(group.source) or 0.0,
                 run.env_steps,
                 run.seconds,
                 run.state,
             )
-            for runs in group.runs.values()
-            for run in runs
+            for run in group.all_runs()
         ],
         n=min(len(group.runs[task]) for task in shared),
-        tasks={task: _in_task(group, groups, task, source, axis, threshold) for task in group.runs},
+        tasks=tasks,
         statistics=None
         if scale is None
-        else {x: _first(estimate(together, x)) for x in STATISTICS},
-        profile=None if scale is None else _listed_intervals(profile(together, profile_at)),
+        else {x: _interval(estimate(together, x)) for x in STATISTICS},
+        profile=None
+        if scale is None
+        else [_interval(x) for x in zip(*profile(together, profile_at), strict=True)],
     )
 
 
-def _in_task(
-    group: _Group,
-    groups: Sequence[_Group],
-    task: str,
-    source: ScoreSource,
-    axis: Axis,
-    threshold: float | None,
-) -> InTask:
-    scores, normalized = (
-        _scores(group, task, source, scale) for scale in ("return", "human-normalized")
-    )
-    everywhere = [run.curve for other in groups for run in other.runs.get(task, [])]
-    grid = grid_of([curve.along(axis) for curve in everywhere], CURVE_POINTS)
+def _in_task(group: _Group, task: str, axis: Axis, grid: Array, threshold: float | None) -> InTask:
+    scores, normalized = group.scores(task), group.scores(task, "human-normalized")
     curves = [run.curve for run in group.runs[task]]
     values = on_grid([x.along(axis) for x in curves], [x.value for x in curves], grid)
     found = grouped_curve(values, DECIDES)
     return InTask(
         n=len(scores),
-        statistics={x: _first(estimate([scores], x)) for x in STATISTICS},
-        human_normalized=_first(estimate([normalized], DECIDES)) if len(normalized) else None,
+        statistics={x: _interval(estimate([scores], x)) for x in STATISTICS},
+        human_normalized=_interval(estimate([normalized], DECIDES)) if len(normalized) else None,
         curve=CurveOf([float(x) for x in grid], *([_plain(x) for x in part] for part in found)),
         threshold=None if threshold is None else _threshold(group.runs[task], threshold),
     )
@@ -522,74 +504,67 @@ def _median_of(values: Sequence[float]) -> Interval:
     """Return the median of times of which some may be infinite, with an interval if none is: of logarithms, as times are."""
     if all(0 < x < math.inf for x in values):
         found = estimate([np.log(np.array(values))], "median")
-        return Interval(*(_plain(np.exp(x)) for x in found))
+        return _interval(np.exp(x) for x in found)
     middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
     value = sum(middle) / len(middle)
     return Interval(value if value < math.inf else None, None, None)
 
 
-def _profile_at(
-    groups: Sequence[_Group], shared: Sequence[str], source: ScoreSource, scale: Scale | None
-) -> Array:
+def _profile_at(groups: Sequence[_Group], shared: Sequence[str], scale: Scale | None) -> Array:
     if scale is None:
         return np.zeros(0)
-    scores = np.concatenate([_scores(x, task, source, scale) for x in groups for task in shared])
+    scores = np.concatenate([group.scores(task, scale) for group in groups for task in shared])
     return np.linspace(scores.min(), scores.max(), PROFILE_POINTS)
 
 
-def _pairs(
-    groups: Sequence[_Group], shared: Sequence[str], source: ScoreSource, scale: Scale | None
-) -> list[Pair]:
+def _pairs(groups: Sequence[_Group], shared: Sequence[str], scale: Scale | None) -> list[Pair]:
     """Return every two groups, over all environments where they have a scale in common, else in each and by probability in all."""
     tasks = [None] if scale is not None else list(shared)
     sides = {
-        (x.letter, task): _side(x, shared if task is None else [task], source, scale or "return")
-        for x in groups
+        (group.letter, task): _side(group, shared if task is None else [task], scale or "return")
+        for group in groups
         for task in tasks
     }
-    enough = {key: min(map(len, side.scores)) >= MIN_SEEDS for key, side in sides.items()}
     # What can have no verdict asks for no more of the others.
-    count = sum(
-        enough[first.letter, task] and enough[second.letter, task]
-        for first, second in combinations(groups, 2)
-        for task in tasks
-    )
+    enough = Counter(task for (_, task), side in sides.items() if side.seeds >= MIN_SEEDS)
+    count = sum(math.comb(num_groups, 2) for num_groups in enough.values())
     found: list[Pair] = []
     for first, second in combinations(groups, 2):
         for task in tasks:
             one, two = sides[first.letter, task], sides[second.letter, task]
-            found.append(_pair(first.letter, second.letter, task, one, two, count))
+            found.append(_pair(task, one, two, count))
         if scale is None:
-            one, two = ([_scores(x, y, source) for y in shared] for x in (first, second))
-            chance = _first(probability_of_improvement(one, two))
+            one, two = ([group.scores(task) for task in shared] for group in (first, second))
+            chance = _interval(probability_of_improvement(one, two))
             reason = "each environment says for itself"
             found.append(Pair(first.letter, second.letter, None, None, chance, "open", reason))
     return found
 
 
-def _side(group: _Group, tasks: Sequence[str], source: ScoreSource, scale: Scale) -> _Side:
-    scores = [_scores(group, task, source, scale) for task in tasks]
-    return _Side(scores, spread_of(scores, DECIDES))
+def _side(group: _Group, tasks: Sequence[str], scale: Scale) -> _Side:
+    scores = [group.scores(task, scale) for task in tasks]
+    return _Side(group.letter, scores, spread_of(scores, DECIDES))
 
 
-def _pair(first: str, second: str, task: str | None, one: _Side, two: _Side, count: int) -> Pair:
-    shown = difference_of(one.spread, two.spread)
+def _pair(task: str | None, one: _Side, two: _Side, count: int) -> Pair:
+    shown = _interval(difference(one.spread, two.spread))
     # Of many comparisons some come out by chance; together these are wrong as rarely as one.
-    strict = difference_of(one.spread, two.spread, 1 - (1 - LEVEL) / max(count, 1))
-    held = {first: one.scores, second: two.scores}
-    verdict, reason = _verdict(_first(shown), _first(strict), held, count)
-    chance = _first(probability_of_improvement(one.scores, two.scores))
-    enough = all(len(task) >= MIN_SEEDS for scores in held.values() for task in scores)
-    return Pair(first, second, task, _first(shown), chance, verdict, reason, count * enough)
+    strict = _interval(difference(one.spread, two.spread, 1 - (1 - LEVEL) / max(count, 1)))
+    verdict, reason = _verdict(shown, strict, (one, two), count)
+    chance = _interval(probability_of_improvement(one.scores, two.scores))
+    decided_with = count if min(one.seeds, two.seeds) >= MIN_SEEDS else 0
+    return Pair(one.letter, two.letter, task, shown, chance, verdict, reason, decided_with)
 
 
 def _verdict(
-    shown: Interval, strict: Interval, held: Mapping[str, Scores], count: int
+    shown: Interval, strict: Interval, sides: Sequence[_Side], count: int
 ) -> tuple[Verdict, str]:
-    seeds = {letter: min(map(len, scores)) for letter, scores in held.items()}
-    if few := [f"{x} has {n} seed{'s' * (n != 1)}" for x, n in seeds.items() if n < MIN_SEEDS]:
+    few = [
+        f"{x.letter} has {x.seeds} seed{'s' * (x.seeds != 1)}" for x in sides if x.seeds < MIN_SEEDS
+    ]
+    if few:
         return "open", f"{' and '.join(few)}, {MIN_SEEDS} are needed"
-    if all(np.ptp(task) == 0 for scores in held.values() for task in scores):
+    if all(np.ptp(task) == 0 for side in sides for task in side.scores):
         return "open", "no seed differs from another, so chance cannot be told"
     if strict.low is not None and strict.low > 0:
         return "better", ""
@@ -597,26 +572,16 @@ def _verdict(
         return "worse", ""
     if (shown.low or 0) > 0 or (shown.high or 0) < 0:
         low, high = (f"{x:.3g}" for x in (strict.low or 0.0, strict.high or 0.0))
-        return (
-            "open",
-            f"allowing for {count} comparisons the interval is [{low}, {high}], which holds 0",
-        )
+        told = f"allowing for {count} comparisons the interval is [{low}, {high}], which holds 0"
+        return "open", told
     return "open", "the interval holds 0"
 
 
-def _first(found: Estimate) -> Interval:
-    return Interval(*(_plain(x) for x in found))
-
-
-def _listed_intervals(found: Estimate) -> list[Interval]:
-    return [Interval(*map(_plain, point)) for point in zip(*found, strict=True)]
+def _interval(estimated: Iterable[Any]) -> Interval:
+    """Return a value and its bounds as they are told."""
+    return Interval(*map(_plain, estimated))
 
 
 def _plain(value: Any) -> float | None:
     number = float(value)
     return number if math.isfinite(number) else None
-
-
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - MAX_LISTED
-    return ", ".join(names[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -27,6 +27,7 @@ Scores = Sequence[Array]
 """One array [n, ...] a task; n may differ between tasks."""
 Statistic = Literal["iqm", "mean", "median"]
 STATISTICS: tuple[Statistic, ...] = ("iqm", "mean", "median")
+TITLES: dict[Statistic, str] = {"iqm": "IQM", "mean": "mean", "median": "median"}
 LEVEL = 0.95
 """Share of intervals that hold the truth."""
 RESAMPLES = 2_000
@@ -100,25 +101,11 @@ def estimate(scores: Scores, statistic: Statistic, level: float = LEVEL) -> Esti
     return _interval(spread.value, spread.variance, spread.dof, spread.factor(level), level)
 
 
-def difference(
-    first: Scores, second: Scores, statistic: Statistic, level: float = LEVEL
-) -> Estimate:
+def difference(first: Spread, second: Spread, level: float = LEVEL) -> Estimate:
     """Return how far a statistic of the first is above that of the second, with its interval.
 
     Args:
-        first: [n, ...] a task.
-        second: the same tasks in the same order; their seeds need not be as many.
-        statistic: see `statistic_of`.
-        level: share of intervals that hold the truth, in (0, 1).
-    """
-    return difference_of(spread_of(first, statistic), spread_of(second, statistic), level)
-
-
-def difference_of(first: Spread, second: Spread, level: float = LEVEL) -> Estimate:
-    """Return the same of two groups whose spreads are known: of many groups, each is in many pairs.
-
-    Args:
-        first: of the same statistic and tasks as the second.
+        first: of the same statistic and tasks as the second; their seeds need not be as many.
         second: likewise.
         level: share of intervals that hold the truth, in (0, 1).
     """
@@ -181,8 +168,8 @@ def probability_of_improvement(first: Scores, second: Scores, level: float = LEV
     # Single tasks with many pairs hold their level with the normal quantile; with few, or joined, they need more.
     normal = (len(sides) == 1) & (dof >= 8)
     quantile = np.where(normal, _normal(level), _student(dof, level))
-    bounds = _score_bounds(values, variance, quantile)
-    return _joined(values, *bounds, enough=bool((np.minimum(here, there) >= 2).all()))
+    enough = bool((np.minimum(here, there) >= 2).all())
+    return _joined(values, variance, quantile, enough=enough)
 
 
 def profile(scores: Scores, thresholds: Array, level: float = LEVEL) -> Estimate:
@@ -203,8 +190,7 @@ def profile(scores: Scores, thresholds: Array, level: float = LEVEL) -> Estimate
     def variance(p: Array) -> Array:
         return p * (1 - p) / sizes
 
-    bounds = _score_bounds(values, variance, quantile)
-    return _joined(values, *bounds, enough=True)
+    return _joined(values, variance, quantile, enough=True)
 
 
 def _above(first: Array, second: Array) -> Array:
@@ -373,9 +359,10 @@ def _score_bounds(values: Array, variance: Any, quantile: Array) -> tuple[Array,
     return found[0], found[1]
 
 
-def _joined(values: Array, low: Array, high: Array, *, enough: bool) -> Estimate:
-    """Return the mean of K probabilities [K, ...] with an interval made of theirs."""
+def _joined(values: Array, variance: Any, quantile: Array, *, enough: bool) -> Estimate:
+    """Return the mean of K probabilities [K, ...] with an interval made of theirs; without bounds unless there are enough seeds."""
     k, value = len(values), values.mean(axis=0)
+    low, high = _score_bounds(values, variance, quantile)
     below = np.sqrt(((values - low) ** 2).sum(axis=0)) / k
     above = np.sqrt(((high - values) ** 2).sum(axis=0)) / k
     if not enough:

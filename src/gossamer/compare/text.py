@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gossamer.compare.curves import WINDOW
 from gossamer.compare.report import DECIDES
-from gossamer.compare.statistics import LEVEL, STATISTICS
+from gossamer.compare.statistics import LEVEL, STATISTICS, TITLES
 from gossamer.record.metrics import plain
 from gossamer.system.tables import columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gossamer.compare.report import Comparison, GroupReport, Interval, Pair, Threshold
+    from gossamer.compare.report import Comparison, GroupReport, Interval, Pair
 
-_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median"}
 _QUARTERS = (0.25, 0.5, 0.75, 1.0)
 MAX_PAIRS = 15
 """Pairs that a text shows; JSON has all."""
@@ -43,18 +42,12 @@ class Judgement(NamedTuple):
     """Which is better, or why that is open; empty where no verdict is due, as each environment has its own."""
 
 
-def as_json(comparison: Comparison) -> str:
-    """Return everything that is known; what cannot be told is null."""
-    return json.dumps(plain(_as_dict(comparison)), indent=1)
-
-
-def all_as_json(comparisons: Sequence[Comparison]) -> str:
-    """Return comparisons that have nothing in common, in a list."""
-    return json.dumps(plain({"comparisons": [_as_dict(x) for x in comparisons]}), indent=1)
-
-
-def _as_dict(comparison: Comparison) -> dict[str, Any]:
-    return {"level": LEVEL, "method": METHOD, "decides": DECIDES, **asdict(comparison)}
+def as_json(comparisons: Sequence[Comparison]) -> str:
+    """Return everything that is known, of several comparisons in a list; what cannot be told is null."""
+    told = [
+        {"level": LEVEL, "method": METHOD, "decides": DECIDES, **asdict(x)} for x in comparisons
+    ]
+    return json.dumps(plain(told[0] if len(told) == 1 else {"comparisons": told}), indent=1)
 
 
 def as_text(comparison: Comparison) -> str:
@@ -101,7 +94,7 @@ def tables(comparison: Comparison) -> list[Table]:
     if len(comparison.tasks) > 1 and comparison.scale is not None:
         title = f"all environments, {comparison.scale} scores (random play 0, people 1)"
         rows = [(*_name(x), *_cells(x.statistics or {})) for x in comparison.groups]
-        found.append(Table(title, (*_NAME, *_TITLES.values()), rows))
+        found.append(Table(title, (*_NAME, *TITLES.values()), rows))
     found += [_of_task(comparison, task) for task in comparison.tasks]
     found += [x for task in comparison.tasks if (x := _curves_of(comparison, task)).rows]
     if comparison.threshold is not None:
@@ -131,7 +124,7 @@ def _of_task(comparison: Comparison, task: str) -> Table:
         found = group.tasks[task]
         human = (_shown(found.human_normalized),) if found.human_normalized else ()
         rows.append((*_name(group, task), *_cells(found.statistics), *human))
-    head = (*_NAME, *_TITLES.values(), *("human-normalized IQM",) * known)
+    head = (*_NAME, *TITLES.values(), *("human-normalized IQM",) * known)
     return Table(f"{task}: scores", head, rows, scores_of=task)
 
 
@@ -163,15 +156,11 @@ def _thresholds(comparison: Comparison) -> Table:
     for group in comparison.groups:
         found = group.tasks[task].threshold
         assert found is not None
-        rows.append((*_name(group, task), *_threshold_cells(found)))
+        times = (found.env_steps, found.seconds)
+        told = ["not by half of them" if x.value is None else _shown(x) for x in times]
+        rows.append((*_name(group, task), f"{found.reached} of {found.n}", *told))
     head = (*_NAME, "reached by", "env steps, median", "seconds, median")
     return Table(title, head, rows)
-
-
-def _threshold_cells(found: Threshold) -> list[str]:
-    times = (found.env_steps, found.seconds)
-    told = ["not by half of them" if x.value is None else _shown(x) for x in times]
-    return [f"{found.reached} of {found.n}", *told]
 
 
 def _profiles(comparison: Comparison) -> Table:
@@ -188,7 +177,8 @@ def _profiles(comparison: Comparison) -> Table:
 
 
 def _verdicts(comparison: Comparison) -> list[str]:
-    told = [_in_a_line(judgement_of(x, comparison)) for x in comparison.pairs[:MAX_PAIRS]]
+    judgements = (judgement_of(x, comparison) for x in comparison.pairs[:MAX_PAIRS])
+    told = [". ".join(filter(None, x)) for x in judgements]
     if len(comparison.pairs) > MAX_PAIRS:
         told.append(f"{len(comparison.pairs) - MAX_PAIRS} more pairs: --json has all of them")
     return [*told, *remarks(comparison)]
@@ -200,10 +190,6 @@ def remarks(comparison: Comparison) -> list[str]:
         return ["one group: nothing to compare; --by SETTING groups by a setting"]
     count = max(pair.decided_with for pair in comparison.pairs)
     return [f"Verdicts are corrected for {count} comparisons"] if count > 1 else []
-
-
-def _in_a_line(judgement: Judgement) -> str:
-    return ". ".join(filter(None, judgement))
 
 
 def judgement_of(pair: Pair, comparison: Comparison) -> Judgement:

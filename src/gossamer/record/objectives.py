@@ -101,11 +101,11 @@ def _reader(run: Path | Reader) -> Reader:
 
 def last_evaluation(run: Path | Reader) -> float | None:
     """Return the mean of the last evaluation of a run's policy; None if there was none."""
-    means = [number(row.get("mean")) for row in _of_policy(run)]
+    means = [number(row.get("mean")) for row in evaluations_of_policy(run)]
     return next((x for x in reversed(means) if x is not None), None)
 
 
-def _of_policy(run: Path | Reader) -> list[dict[str, Any]]:
+def evaluations_of_policy(run: Path | Reader) -> list[dict[str, Any]]:
     """Return the evaluations of a run's policy: where learners mix, it is their average, and every second one is of a learner."""
     rows = [row for row in rows_in(_reader(run), "evaluation.jsonl") if not row.get("confirmation")]
     averages = any(row.get("learner") == "average" for row in rows)
@@ -174,7 +174,7 @@ def evaluations(
         stop_after_seconds: where it ends if that is sooner; 0: no limit.
     """
     found: dict[int, float] = {}
-    for row in _of_policy(run):
+    for row in evaluations_of_policy(run):
         mean, steps, seconds = (number(row.get(x)) for x in ("mean", "env_steps", "time_s"))
         if mean is None or steps is None:
             continue

@@ -11,7 +11,6 @@ from gossamer.system.reading import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from rich.console import RenderableType
 
@@ -52,16 +51,13 @@ class Board:
 
     def draw(self, running: Sequence[PlannedRun]) -> None:
         """Show the runs that train now."""
-        now = time.monotonic()
-        if not self._panel.is_shown and now < self._printed_at + PLAIN_EVERY_SECONDS:
-            return
-        self._running = [(run.name, *progress_of(run.folder)) for run in running]
         if self._panel.is_shown:
+            self._running = [row_of(run) for run in running]
             self._panel.redraw()
-            return
-        self._printed_at = now
-        told = "; ".join(" ".join(filter(None, row)) for row in self._running[:MOST_ROWS])
-        self.say(f"{self._head()}; {told}" if told else self._head())
+        elif (now := time.monotonic()) >= self._printed_at + PLAIN_EVERY_SECONDS:
+            self._printed_at = now
+            told = (" ".join(filter(None, row_of(run))) for run in running[:MOST_ROWS])
+            self.say("; ".join([self._head(), *told]))
 
     def close(self) -> None:
         """Draw the last state and give the terminal back."""
@@ -83,11 +79,12 @@ class Board:
         return table
 
 
-def progress_of(folder: Path) -> tuple[str, str]:
-    """Return how far a run is in words: env steps, and its mean return."""
-    row = last_row(folder / "metrics.jsonl")
+def row_of(run: PlannedRun) -> tuple[str, ...]:
+    """Return the name of a run and how far it is in words: env steps, and its mean return."""
+    row = last_row(run.folder / "metrics.jsonl")
     steps, score = row.get("env_steps"), row.get("return_mean_100")
     return (
+        run.name,
         f"{steps:,} steps" if isinstance(steps, int) else "begins",
         f"return {score:.4g}" if isinstance(score, (int, float)) else "",
     )

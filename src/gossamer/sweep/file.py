@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence  # noqa: TC003 - options are read by their annotations
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, cast
 
@@ -71,7 +71,8 @@ class Sweep:
     file: str
     """Path as typed."""
     options: Options
-    """Its trials are known."""
+    trials: int
+    """Number of trials."""
     settings: Mapping[str, Any]
     """Nested settings of every trial."""
     space: Space
@@ -80,12 +81,6 @@ class Sweep:
     """Settings of each trial of a list, by dotted name; of other methods there are none."""
     identity: Mapping[str, Any]
     """Everything that must not change while the sweep goes on, as JSON."""
-
-    @property
-    def trials(self) -> int:
-        """Number of trials."""
-        assert self.options.trials is not None
-        return self.options.trials
 
     @property
     def judge(self) -> Judge:
@@ -146,182 +141,178 @@ def read_sweep(path: str, *, trials: int | None = None) -> Sweep:
             )
         raise ConfigError(told)
     given = config_layer(path, path).settings
-    _refuse_unknown(path, given)
-    options = _options(path, given)
+    try:
+        sweep = _sweep_of(path, given, trials)
+        _check(sweep)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return sweep
+
+
+def _sweep_of(path: str, given: Mapping[str, Any], trials: int | None) -> Sweep:
+    """Return what a file asks for, with values that need not fit their settings."""
+    _refuse_unknown(given)
+    options = _options(given)
     settings = nested(cast("Mapping[str, Any]", given.get("settings", {})))
-    experiments = _experiments(path, options, given)
-    space = (
-        choices_of(experiments)
-        if experiments
-        else read_space(cast("Mapping[str, Any]", given.get("search", {})), path)
-    )
+    experiments = _experiments(options, given)
+    search = cast("Mapping[str, Any]", given.get("search", {}))
+    space = choices_of(experiments) if experiments else read_space(search)
     own = "is set by the sweep for each of its runs; say"
     if "run_folder" in {*space, *settings}:
-        raise ConfigError(f"{path}: run_folder {own} --folder PATH to gossamer sweep")
+        raise ConfigError(f"run_folder {own} --folder PATH to gossamer sweep")
     if "seed" in space and not experiments:
-        raise ConfigError(f"{path}: seed {own} seeds = N")
+        raise ConfigError(f"seed {own} seeds = N")
     if "env_id" in space and not experiments:
         raise ConfigError(
-            f"{path}: search.env_id: returns of different environments cannot be compared; write a file for each of them"
+            "search.env_id: returns of different environments cannot be compared; write a file for each of them"
         )
     identity = {
         **{name: getattr(options, name) for name in fields_of(Options) if name != "trials"},
         "settings": settings,
-        "search": given.get("search", {}),
+        "search": search,
         "config": {name: dict(config_layer(name).settings) for name in options.config},
         **({"experiments": experiments} if experiments else {}),
     }
-    count = _trials(path, options, space, len(experiments), trials)
-    sweep = Sweep(path, replace(options, trials=count), settings, space, experiments, identity)
+    count = _trials(options, space, len(experiments), trials)
+    sweep = Sweep(path, options, count, settings, space, experiments, identity)
     if sweep.uses_optuna and find_spec("optuna") is None:
         what = f"pruner {options.pruner}" if options.method != "tpe" else "method tpe"
-        raise MissingExtra(f"{path}: {what} needs Optuna", "sweep")
-    _check(sweep)
+        raise MissingExtra(f"{what} needs Optuna", "sweep")
     return sweep
 
 
-def _refuse_unknown(path: str, given: Mapping[str, Any]) -> None:
+def _refuse_unknown(given: Mapping[str, Any]) -> None:
     known = (*fields_of(Options), *TABLES)
     for name in given:
         if name in known:
             continue
         if name in fields_of(TrainConfig):
-            raise ConfigError(f"{path}: {name} is a setting of training; put it into [settings]")
+            raise ConfigError(f"{name} is a setting of training; put it into [settings]")
         hint = did_you_mean(name, known, f"; it may hold {', '.join(known)}")
-        raise ConfigError(f"{path}: {name} is not known in a sweep's file{hint}")
+        raise ConfigError(f"{name} is not known in a sweep's file{hint}")
     for name in ("settings", "search"):
         if not isinstance(given.get(name, {}), dict):
-            raise ConfigError(
-                f"{path}: {name} is {shown(given[name])}; it must be a table: [{name}]"
-            )
+            raise ConfigError(f"{name} is {shown(given[name])}; it must be a table: [{name}]")
 
 
-def _experiments(
-    path: str, options: Options, given: Mapping[str, Any]
-) -> tuple[dict[str, Any], ...]:
+def _experiments(options: Options, given: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
     """Return the experiments of a list, by dotted names."""
     listed = given.get("experiments", [])
     if (options.method == "list") != bool(listed) or not isinstance(listed, list):
         raise ConfigError(
-            f'{path}: method = "list" tries [[experiments]], a table of settings each, and no other method has them'
+            'method = "list" tries [[experiments]], a table of settings each, and no other method has them'
         )
     if listed and "search" in given:
-        raise ConfigError(f"{path}: a list of experiments searches nothing; leave [search] out")
+        raise ConfigError("a list of experiments searches nothing; leave [search] out")
     found: list[dict[str, Any]] = []
     for one in cast("list[Any]", listed):
         if not isinstance(one, dict):
             raise ConfigError(
-                f"{path}: experiments holds {shown(one)}; each must be a table: [[experiments]]"
+                f"experiments holds {shown(one)}; each must be a table: [[experiments]]"
             )
         found.append(dict(leaves(nested(cast("Mapping[str, Any]", one)))))
     return tuple(found)
 
 
-def _options(path: str, given: Mapping[str, Any]) -> Options:
+def _options(given: Mapping[str, Any]) -> Options:
     values: dict[str, Any] = {}
     for name, field in fields_of(Options).items():
         try:
             if name in given:
                 values[name] = read_value(given[name], field.annotation)
         except ValueError as error:
-            told = f"{path}: {name} is {shown(given[name])}; it must be {error}"
-            raise ConfigError(told) from None
+            raise ConfigError(f"{name} is {shown(given[name])}; it must be {error}") from None
     options = Options(**values)
     goals = options.objective
     if len(goals) not in (1, 2) or len(set(goals)) < len(goals):
         raise ConfigError(
-            f"{path}: objective is {', '.join(goals) or 'empty'}; it must be one objective, or two different ones"
+            f"objective is {', '.join(goals) or 'empty'}; it must be one objective, or two different ones"
         )
     to_score = [x for x in goals if x.endswith("_to_score")]
     if to_score and options.score is None:
-        raise ConfigError(f"{path}: objective {to_score[0]} needs a score to reach: score = 475")
+        raise ConfigError(f"objective {to_score[0]} needs a score to reach: score = 475")
     if options.score is not None and not to_score:
         raise ConfigError(
-            f"{path}: score is {options.score:g}, but nothing waits for it; leave it out, or use "
+            f"score is {options.score:g}, but nothing waits for it; leave it out, or use "
             'objective = "seconds_to_score"'
         )
     if options.pruner != "none" and len(goals) > 1:
         raise ConfigError(
-            f"{path}: pruner is {options.pruner}, which compares trials by one objective, and there are two; leave it out"
+            f"pruner is {options.pruner}, which compares trials by one objective, and there are two; leave it out"
         )
     return options
 
 
-def _trials(path: str, options: Options, space: Space, experiments: int, asked: int | None) -> int:
+def _trials(options: Options, space: Space, experiments: int, asked: int | None) -> int:
     """Return how many trials there are to be."""
     trials = options.trials if asked is None else asked
     if options.method == "list":
         if trials not in (None, experiments):
             raise ConfigError(
-                f"{path}: trials is {trials}, but there are {experiments} experiments; leave trials out"
+                f"trials is {trials}, but there are {experiments} experiments; leave trials out"
             )
         return experiments
     if options.method == "grid":
         for name, domain in space.items():
             if not domain.grid():
                 raise ConfigError(
-                    f"{path}: search.{name} is a range, and a grid needs single values: give a list, or a range with num = 5 "
+                    f"search.{name} is a range, and a grid needs single values: give a list, or a range with num = 5 "
                     "or with a step"
                 )
         size = grid_size(space)
         if trials is not None and trials != size:
             raise ConfigError(
-                f"{path}: trials is {trials}, but the grid has {size} combinations; leave trials out, or use "
+                f"trials is {trials}, but the grid has {size} combinations; leave trials out, or use "
                 'method = "random"'
             )
         if size > MAX_TRIALS:
             raise ConfigError(
-                f'{path}: the grid has {size:,} combinations; use method = "random" and trials = 100'
+                f'the grid has {size:,} combinations; use method = "random" and trials = 100'
             )
         return size
     if trials is None:
-        raise ConfigError(f"{path}: trials is missing; say how many there are to be: trials = 20")
+        raise ConfigError("trials is missing; say how many there are to be: trials = 20")
     return trials
 
 
 def _check(sweep: Sweep) -> None:
     """Try every value against its setting, the others being the first of theirs, and the combinations of a list or a small grid."""
+    for number, chosen in enumerate(sweep.experiments, start=1):
+        _try(sweep, chosen, (), f"experiment {number}: ")
     if sweep.experiments:
-        for number, chosen in enumerate(sweep.experiments):
-            where = f"experiment {number + 1}: "
-            _refuse_without_evaluations(sweep, _try(sweep, chosen, (), where))
         return
     first = sweep.first_choice()
-    seen: set[str] = set()
-    for name, domain in sweep.space.items():
-        for value in domain.ends():
-            chosen = {**first, name: value}
-            if (key := encoded(chosen)) not in seen:
-                seen.add(key)
-                _refuse_without_evaluations(sweep, _try(sweep, chosen, [name]))
+    varied = [
+        ({**first, name: value}, [name])
+        for name, domain in sweep.space.items()
+        for value in domain.ends()
+    ]
     if sweep.options.method == "grid":
-        for number in range(min(sweep.trials, MAX_CHECKED)):
-            chosen = sweep.choice(number)
-            if encoded(chosen) not in seen:
-                _try(sweep, chosen, list(chosen))
+        numbers = range(min(sweep.trials, MAX_CHECKED))
+        varied += [(sweep.choice(number), list(sweep.space)) for number in numbers]
+    seen: set[str] = set()
+    for chosen, names in varied:
+        if (key := encoded(chosen)) not in seen:
+            seen.add(key)
+            _try(sweep, chosen, names)
 
 
-def _try(
-    sweep: Sweep, chosen: Mapping[str, Any], varied: Sequence[str], where: str = ""
-) -> TrainConfig:
-    """Return the config of a trial; of a mistake tell which of the varied settings it is about, if it is of one."""
+def _try(sweep: Sweep, chosen: Mapping[str, Any], varied: Sequence[str], where: str = "") -> None:
+    """Refuse the settings of a trial that cannot be; tell which of the varied ones a mistake is about, if it is about one."""
     try:
-        return sweep.preset(chosen)[1]
+        config = sweep.preset(chosen)[1]
     except ConfigError as error:
         told = str(error).removeprefix("settings: ")
         if "no environment given" in told:
             told = 'no environment given; add env_id = "CartPole-v1" to [settings]'
         blamed = [x for x in varied if x in told or x.partition(".")[0] in told.partition(" ")[0]]
         where += "".join(f"search.{name} = {shown(chosen[name])}: " for name in blamed)
-        raise ConfigError(f"{sweep.file}: {where}{told}") from None
-
-
-def _refuse_without_evaluations(sweep: Sweep, config: TrainConfig) -> None:
+        raise ConfigError(f"{where}{told}") from None
     pruner = sweep.options.pruner
     wants = "evaluation" in sweep.options.objective or pruner != "none"
     if wants and config.evaluation.every_seconds == 0:
         who = f"pruner {pruner}" if pruner != "none" else "objective evaluation"
         raise ConfigError(
-            f"{sweep.file}: {who} needs evaluations, but evaluation.every_seconds is 0; set it in [settings]: "
+            f"{who} needs evaluations, but evaluation.every_seconds is 0; set it in [settings]: "
             "evaluation.every_seconds = 10"
         )

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -121,8 +122,6 @@ class LocalSite:
 
 def make_room(run: PlannedRun) -> bool:
     """Remove the files of a run that was killed before it could be resumed; return whether it can be resumed."""
-    import shutil
-
     from gossamer.record.checkpoint import CheckpointStore
 
     if run.folder.is_symlink():

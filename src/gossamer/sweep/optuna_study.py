@@ -6,9 +6,8 @@ Its study is kept in memory. A sweep that goes on makes it anew from what the fo
 from __future__ import annotations
 
 import json
-import warnings
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings
 
 import numpy as np
 
@@ -16,7 +15,7 @@ from gossamer.record.objectives import GREATER_IS_BETTER, MARKS
 from gossamer.sweep.space import Choices, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from gossamer.sweep.file import Sweep
 
@@ -26,7 +25,7 @@ FIRST_MARKS = MARKS // 5
 
 
 class Study:
-    """An Optuna study of a sweep, whose trials have the sweep's numbers.
+    """An Optuna study of a sweep, whose trials have the sweep's numbers; its warnings of what is experimental are not shown.
 
     Args:
         sweep: which.
@@ -37,17 +36,17 @@ class Study:
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._optuna, self._sweep = optuna, sweep
-        self._storage = optuna.storages.InMemoryStorage()
-        self._study = self._made(storage=self._storage, pruner=self._pruner(), study_name=NAME)
-        self._id = self._storage.get_study_id_from_name(NAME)
-        self._numbers: dict[int, int] = {}  # as Optuna counts
-        with _quiet():
+        self._trials: dict[int, Any] = {}
+        self._told: set[tuple[int, int]] = set()  # trials, and their moments
+        with catch_warnings(action="ignore"):
+            self._study = self._made(pruner=self._pruner())
             self._distributions: dict[str, Any] = {x: self._distribution(x) for x in sweep.space}
 
     def _made(self, **options: Any) -> Any:
         goals = self._sweep.options.objective
         directions = ["maximize" if GREATER_IS_BETTER[x] else "minimize" for x in goals]
-        return self._optuna.create_study(directions=directions, **options)
+        # The name decides which bracket of hyperband a trial is in.
+        return self._optuna.create_study(directions=directions, study_name=NAME, **options)
 
     def _pruner(self) -> Any:
         pruners, options = self._optuna.pruners, self._sweep.options
@@ -74,16 +73,16 @@ class Study:
     def propose(self, number: int) -> dict[str, Any]:
         """Return settings to try in a trial, by its number; it is not one of the study yet."""
         options = self._sweep.options
-        with _quiet():
-            # A sampler for each trial: a sweep that was killed must not draw the same numbers again.
-            seed = int(np.random.SeedSequence([options.sampler_seed, number]).generate_state(1)[0])
+        # A sampler for each trial: a sweep that was killed must not draw the same numbers again.
+        seed = int(np.random.SeedSequence([options.sampler_seed, number]).generate_state(1)[0])
+        with catch_warnings(action="ignore"):
             sampler = self._optuna.samplers.TPESampler(
                 seed=seed,
                 n_startup_trials=max(4, min(10, self._sweep.trials // 3)),
                 constant_liar=True,  # trials that run side by side are not to be alike
             )
-            # With hyperband the sampler learns from the trials of one bracket, which the name decides.
-            copy = self._made(sampler=sampler, pruner=self._study.pruner, study_name=NAME)
+            # With hyperband the sampler learns from the trials of one bracket.
+            copy = self._made(sampler=sampler, pruner=self._study.pruner)
             copy.add_trials(self._study.get_trials(deepcopy=False))
             drawn = copy.ask(self._distributions).params
         return {name: self._value(name, value) for name, value in drawn.items()}
@@ -107,52 +106,33 @@ class Study:
         words = {
             x: encoded(y) if isinstance(known[x], categorical) else y for x, y in chosen.items()
         }
-        self._numbers[number] = len(self._numbers)
-        running = self._optuna.trial.TrialState.RUNNING
-        with _quiet():
-            trial = self._optuna.create_trial(state=running, params=words, distributions=known)
-            self._study.add_trial(trial)
+        with catch_warnings(action="ignore"):
+            self._study.enqueue_trial(words)
+            self._trials[number] = self._study.ask(known)
 
     def report(self, number: int, step: int, mean: float) -> bool:
         """Tell the mean of an evaluation; return whether the trial is worse than others were at that time.
 
         Args:
-            number: of the trial.
+            number: of the trial, which has not ended.
             step: a moment that trials have in common; what is told of it again does not count.
             mean: return.
         """
-        if step in self._trial(number).intermediate_values:
+        if (number, step) in self._told:
             return False
+        self._told.add((number, step))
         # Evaluations are better the greater; Optuna goes by the study's direction.
         sign = 1.0 if GREATER_IS_BETTER[self._sweep.options.objective[0]] else -1.0
-        trial_id = self._storage.get_trial_id_from_study_id_trial_number(
-            self._id, self._numbers[number]
-        )
-        self._storage.set_trial_intermediate_value(trial_id, step, sign * mean)
+        self._trials[number].report(sign * mean, step)
         return self.should_prune(number)
 
     def should_prune(self, number: int) -> bool:
-        """Whether a trial that runs is worse than others were."""
-        trial = self._trial(number)
-        if trial.state.is_finished() or not trial.intermediate_values:
-            return False
-        return bool(self._study.pruner.prune(self._study, trial))
-
-    def _trial(self, number: int) -> Any:
-        return self._study.get_trials(deepcopy=False)[self._numbers[number]]
+        """Whether a trial that has not ended is worse than others were."""
+        return bool(self._trials[number].should_prune())
 
     def tell(self, number: int, values: Sequence[float]) -> None:
         """Tell the objectives of a trial; none: it was stopped early."""
         state = None if values else self._optuna.trial.TrialState.PRUNED
-        with _quiet():
-            self._study.tell(
-                self._numbers[number], list(values) or None, state=state, skip_if_finished=True
-            )
-
-
-@contextmanager
-def _quiet() -> Generator[None]:
-    """Context in which Optuna does not warn of what is experimental."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+        trial = self._trials[number]
+        with catch_warnings(action="ignore"):
+            self._study.tell(trial, list(values) or None, state=state, skip_if_finished=True)

@@ -137,7 +137,6 @@ class RunQueue:
 class _Running:
     run: PlannedRun
     training: RunInTraining
-    slot: int
     give_up: float = float("inf")
     """When it is killed, by the monotonic clock; it was asked to stop."""
 
@@ -154,9 +153,8 @@ class Pool:
     def __init__(self, site: Site, *, stop_seconds: float, board: Board):
         self._site, self._board = site, board
         self._stop_seconds = stop_seconds
-        self._running: list[_Running] = []
+        self._running: dict[int, _Running] = {}  # by slot
         self._kills: dict[str, int] = {}
-        self._stopping = False
         self._signals = 0  # that have come while runs train
 
     def run(self, queue: RunQueue) -> bool:
@@ -167,20 +165,21 @@ class Pool:
         """
         queue.say = self._board.say
         self._adopt(queue)
-        looked_at = time.monotonic()
+        looked_at, stopping = time.monotonic(), False
         with Signals(self._on_signal):
             try:
                 while True:
                     self._collect(queue)
-                    if self._signals and not self._stopping:
+                    if self._signals and not stopping:
+                        stopping = True
                         self._board.say(
                             f"Stopping {len(self._running)} runs, which save a checkpoint. Press Ctrl-C again to end "
                             "them without saving."
                         )
-                        self._stop_all()
+                        self._stop(self._runs())
                     if self._signals > 1:
                         return False
-                    if not self._stopping:
+                    if not stopping:
                         self._fill(queue)
                     if not self._running:
                         return not self._signals
@@ -196,7 +195,7 @@ class Pool:
                     self._wait_for_all(queue)
                 raise RunFailed(f"cannot write down what was done: {error}") from error
             finally:
-                for one in self._running:
+                for one in self._running.values():
                     one.training.kill()
                 self._running.clear()
 
@@ -207,9 +206,9 @@ class Pool:
             if found is not None:
                 training, slot = found
                 self._board.say(f"{run.name} still trains; waiting for it")
-                if slot is None or any(x.slot == slot for x in self._running):
+                if slot is None or slot in self._running:
                     slot = self._free_slot()
-                self._running.append(_Running(run, training, slot))
+                self._running[slot] = _Running(run, training)
                 if run in queue.pending:
                     queue.pending.remove(run)
 
@@ -220,7 +219,7 @@ class Pool:
 
     def _wait_for_all(self, queue: RunQueue) -> None:
         """Stop all runs, and wait until they have ended or a second signal has come."""
-        self._stop_all()
+        self._stop(self._runs())
         while self._running and self._signals < 2:
             self._collect(queue)
             time.sleep(POLL_SECONDS)
@@ -233,39 +232,35 @@ class Pool:
             self._start(run, self._free_slot())
 
     def _start(self, run: PlannedRun, slot: int) -> None:
-        self._running.append(_Running(run, self._site.start(run, slot), slot))
+        self._running[slot] = _Running(run, self._site.start(run, slot))
 
     def _free_slot(self) -> int:
-        used = {one.slot for one in self._running}
-        return next(i for i in range(len(used) + 1) if i not in used)
+        return next(i for i in range(len(self._running) + 1) if i not in self._running)
 
-    def _stop(self, one: _Running) -> None:
-        if one.give_up == float("inf"):
-            one.give_up = time.monotonic() + self._stop_seconds + KILL_SECONDS
-            one.training.stop()
+    def _runs(self) -> list[PlannedRun]:
+        return [one.run for one in self._running.values()]
 
-    def _stop_all(self) -> None:
-        self._stopping = True
-        for one in self._running:
-            self._stop(one)
+    def _stop(self, runs: Sequence[PlannedRun]) -> None:
+        """Ask runs to stop, and give them a time for it; those that were asked before keep theirs."""
+        for one in self._running.values():
+            if one.run in runs and one.give_up == float("inf"):
+                one.give_up = time.monotonic() + self._stop_seconds + KILL_SECONDS
+                one.training.stop()
 
     def _look(self, queue: RunQueue) -> None:
-        running = [one.run for one in self._running]
-        unwanted = queue.unwanted(running) if not self._stopping else ()
-        for one in self._running:
-            if one.run in unwanted:
-                self._stop(one)
-        self._board.draw(running)
+        if not self._signals:
+            self._stop(queue.unwanted(self._runs()))
+        self._board.draw(self._runs())
 
     def _collect(self, queue: RunQueue) -> None:
         """Tell the queue of runs that have ended; resume those that something has killed."""
-        for one in list(self._running):
+        for slot, one in list(self._running.items()):
             code = one.training.poll()
             if code is None:
                 if time.monotonic() >= one.give_up:
                     one.training.kill()
                 continue
-            self._running.remove(one)
+            del self._running[slot]
             how = exit_of_run(one.run, code, was_asked=one.give_up < float("inf"))
             if how is None:
                 kills = self._kills[one.run.name] = self._kills.get(one.run.name, 0) + 1
@@ -273,7 +268,7 @@ class Pool:
                     self._board.say(
                         f"{one.run.name} was killed; it goes on from its last checkpoint"
                     )
-                    self._start(one.run, one.slot)
+                    self._start(one.run, slot)
                     continue
                 how = Exit("failed", f"it was killed {kills} times, as by a system short of memory")
             queue.ended(one.run, how)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,28 +41,22 @@ def as_preset(config: TrainConfig, origin: Mapping[str, str]) -> str:
     everything = to_dict(config)
     asked = {x for x, layer in origin.items() if not layer.startswith(("default", "suite "))}
     asked -= set(OF_THE_RUN)
-    lists = {x.partition(".")[0] for x in asked if re.match(r"replays(\.|$)", x)}
-    values = {x: value for x, value in flatten(everything) if x in asked and x[:8] != "replays."}
     tree: dict[str, Any] = {}
-    for name, value in values.items():
-        place(tree, name, value)
-    for name in lists:
-        tree[name] = everything[name]
+    for name, value in flatten(everything):
+        if name in asked and not name.startswith("replays."):
+            place(tree, name, value)
+    if any(name.partition(".")[0] == "replays" for name in asked):
+        tree["replays"] = everything["replays"]
     text = toml_of(tree)
-    if resolve(given=parse_toml(text), machine="")[0] != _without(config):
+    if resolve(given=parse_toml(text), machine="")[0] != replace(config, seed=1, run_folder=""):
         # What a layer of its own decides, by being one: everything then.
-        whole = {x: y for x, y in everything.items() if x not in OF_THE_RUN}
-        text = toml_of(whole)
+        text = toml_of({x: y for x, y in everything.items() if x not in OF_THE_RUN})
     return text
 
 
 def toml_of(tree: Mapping[str, Any]) -> str:
     """Return nested settings as TOML, None as "none"."""
     return "\n".join(_lines(tree)) + "\n"
-
-
-def _without(config: TrainConfig) -> TrainConfig:
-    return replace(config, seed=1, run_folder="")
 
 
 def _lines(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:

@@ -29,37 +29,36 @@ MOST_COLUMNS = 8
 """Settings that have a column each; of more there is a line each."""
 
 
-def best_of(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
+def best_of(queue: TrialQueue) -> list[Trial]:
     """Return the best trial; with two objectives those that no other one beats, the best by the first in front."""
-    done = sorted((x for x in trials if x.values), key=lambda x: x.number)
-    return [done[i] for i in sweep.judge.best([x.values for x in done])]
+    done = [x for x in queue.by_number() if x.values]
+    return [done[i] for i in queue.sweep.judge.best([x.values for x in done])]
 
 
-def ordered(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
+def ordered(queue: TrialQueue) -> list[Trial]:
     """Return trials that are done, the best by the first objective in front, and then the others by number."""
+    trials = queue.by_number()
     done = [x for x in trials if x.values]
-    others = [x for x in trials if not x.values]
-    done.sort(key=lambda x: (sweep.judge.key(x.values), x.number))
-    return [*done, *sorted(others, key=lambda x: x.number)]
+    done.sort(key=lambda x: queue.sweep.judge.key(x.values))
+    return [*done, *(x for x in trials if not x.values)]
 
 
 def write_presets(folder: SweepFolder, best: Sequence[Trial]) -> list[Path]:
     """Write the best trials as presets, and return where; earlier ones that are no longer best go."""
-    names = ["best.toml"] if len(folder.sweep.judge.objectives) == 1 else []
-    names = names or [f"best-{x.number:03d}.toml" for x in best]
+    alone = len(folder.sweep.judge.objectives) == 1
+    names = ["best.toml" if alone else f"best-{x.number:03d}.toml" for x in best]
     for old in folder.path.glob("best*.toml"):
         # Others in the folder are the user's.
-        if PRESET.fullmatch(old.name) and old.name not in names[: len(best)]:
+        if PRESET.fullmatch(old.name) and old.name not in names:
             old.unlink()
-    for name, trial in zip(names, best, strict=False):
+    for name, trial in zip(names, best, strict=True):
         folder.write_settings(trial, name)
-    return [folder.path / name for name in names[: len(best)]]
+    return [folder.path / name for name in names]
 
 
-def results(queue: TrialQueue) -> dict[str, Any]:
+def results(queue: TrialQueue, best: Sequence[Trial]) -> dict[str, Any]:
     """Return the trials of a sweep and their worth, as JSON."""
-    sweep = queue.sweep
-    trials = [queue.trials[x] for x in sorted(queue.trials)]
+    sweep, trials = queue.sweep, queue.by_number()
     goals = sweep.judge.objectives
     done = [x for x in trials if x.values]
     return {
@@ -84,7 +83,7 @@ def results(queue: TrialQueue) -> dict[str, Any]:
             {"trial": number, "state": "refused", "settings": dict(chosen), "reason": reason}
             for number, (chosen, reason) in sorted(queue.refused.items())
         ],
-        "best": [x.number for x in best_of(sweep, trials)],
+        "best": [x.number for x in best],
         "importance": {
             name: importances([x.chosen for x in done], [x.values[i] for x in done], sweep.space)
             for i, name in enumerate(goals)
@@ -97,42 +96,56 @@ def _finite(value: float) -> float | None:
     return None if value >= NEVER / 1e6 else plain(value)
 
 
-def report(queue: TrialQueue, presets: Sequence[Path]) -> str:
-    """Return the table of trials, the settings that matter, and the commands to type next."""
-    sweep = queue.sweep
-    trials = [queue.trials[x] for x in sorted(queue.trials)]
-    lines = [*_table(sweep, ordered(sweep, trials))]
+def report(
+    queue: TrialQueue,
+    best: Sequence[Trial],
+    presets: Sequence[Path],
+    importance: Mapping[str, Mapping[str, float]],
+) -> str:
+    """Return the table of trials, the settings that matter, and the commands to type next.
+
+    Args:
+        queue: of the sweep, which has ended.
+        best: its best trials.
+        presets: of these.
+        importance: of each setting, by objective.
+    """
+    lines = _table(queue.sweep, ordered(queue))
     lines += [
         f"trial {number} is left out: {reason}"
         for number, (_, reason) in sorted(queue.refused.items())
     ]
-    lines += [f"trial {x.number} failed: {x.failure}" for x in trials if x.failure]
-    done = [x for x in trials if x.values]
-    for i, name in enumerate(sweep.judge.objectives):
-        lines += _importance(sweep, name, done, i)
-    lines += _best(sweep, best_of(sweep, trials), presets, len(done))
+    lines += [f"trial {x.number} failed: {x.failure}" for x in queue.by_number() if x.failure]
+    done = queue.count("done")
+    for objective, found in importance.items() if queue.sweep.space else ():
+        told = ", ".join(f"{name} {x:.2f}" for name, x in found.items())
+        lines.append(
+            f"importance for {objective}, of {done} trials: {told} (share of the variance of ranks that goes with a setting "
+            "alone: eta squared of Kruskal-Wallis)"
+            if found
+            else f"importance for {objective}: too few trials to say"
+        )
+    lines += _best(queue.sweep, best, presets, done)
     return "\n".join(lines)
 
 
 def _table(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
+    if not trials:
+        return []
     goals, names = sweep.judge.objectives, list(sweep.space)
-    short = _short(names) if len(names) <= MOST_COLUMNS else {}
-    head = ["trial", *goals, "env steps", "seconds", "state", *(short.values() or ["settings"])]
-    rows = [head]
+    in_columns = 0 < len(names) <= MOST_COLUMNS
+    heads = _short(names) if in_columns else ["settings"]
+    rows = [["trial", *goals, "env steps", "seconds", "state", *heads]]
     for x in trials[:MOST_TRIALS]:
         summaries = [read_summary(run.folder) for run in x.runs]
         totals = [sum(_count(one, key) for one in summaries) for key in ("env_steps", "seconds")]
-        worth = [
-            shown_value(name, x.values[i] if x.values else None) for i, name in enumerate(goals)
-        ]
-        if short:
+        values = x.values or (None,) * len(goals)
+        worth = [shown_value(name, y) for name, y in zip(goals, values, strict=True)]
+        settings = [settings_in_words(x.chosen)]
+        if in_columns:
             settings = [setting_in_words(x.chosen[y]) if y in x.chosen else "-" for y in names]
-        else:
-            settings = [settings_in_words(x.chosen)]
         rows.append([str(x.number), *worth, *(f"{y:,.0f}" for y in totals), x.state, *settings])
-    if len(rows) == 1:
-        return []
-    lines = columns(rows, right=range(head.index("state")))
+    lines = columns(rows, right=range(rows[0].index("state")))
     more = len(trials) - MOST_TRIALS
     return lines + ([f"and {more} more, in results.json"] if more > 0 else [])
 
@@ -142,26 +155,10 @@ def _count(summary: Mapping[str, Any], key: str) -> float:
     return value if isinstance(value, (int, float)) else 0
 
 
-def _short(names: Sequence[str]) -> dict[str, str]:
+def _short(names: Sequence[str]) -> list[str]:
     """Return settings' names for the heads of columns: the last part where that is enough."""
     last = [name.rpartition(".")[2] for name in names]
-    return {
-        name: end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)
-    }
-
-
-def _importance(sweep: Sweep, objective: str, done: Sequence[Trial], at: int) -> list[str]:
-    if not sweep.space:
-        return []
-    worth = [x.values[at] for x in done]
-    found = importances([x.chosen for x in done], worth, sweep.space)
-    if not found:
-        return [f"importance for {objective}: too few trials to say"]
-    told = ", ".join(f"{name} {x:.2f}" for name, x in found.items())
-    return [
-        f"importance for {objective}, of {len(done)} trials: {told} (share of the variance of ranks that goes with a setting "
-        "alone: eta squared of Kruskal-Wallis)"
-    ]
+    return [end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)]
 
 
 def _best(sweep: Sweep, best: Sequence[Trial], presets: Sequence[Path], done: int) -> list[str]:
@@ -175,17 +172,12 @@ def _best(sweep: Sweep, best: Sequence[Trial], presets: Sequence[Path], done: in
         lines.append(f"best: trial {trial.number}, {worth} ({settings_in_words(trial.chosen)})")
         lines.append(f"use it: gossamer train --config {shlex.quote(str(preset))}")
     if done > 1:
-        seed = max(run_seed(x) for x in best) + 1
+        seed = max(x.runs[-1].seed for x in best) + 1
         lines.append(
             f"the best of {done} trials looks better than it is; measure it with new seeds: gossamer train --config "
             f"{shlex.quote(str(presets[0]))} --seeds 5 --seed {seed}"
         )
     return lines
-
-
-def run_seed(trial: Trial) -> int:
-    """Return the last seed of a trial."""
-    return trial.config.seed + len(trial.runs) - 1
 
 
 def _with_interval(name: str, trial: Trial, at: int) -> str:

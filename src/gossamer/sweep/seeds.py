@@ -70,12 +70,9 @@ def train_seeds(
     runs = [PlannedRun(f"seed {x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, text in (
-            # First what says whose folder it is: one that holds anything else is refused.
-            (MANIFEST, json.dumps(identity, indent=1) + "\n"),
-            (SETTINGS, as_preset(config, origin)),
-        ):
-            write_text(folder / name, text)
+        # First what says whose folder it is: one that holds anything else is refused.
+        write_text(folder / MANIFEST, json.dumps(identity, indent=1) + "\n")
+        write_text(folder / SETTINGS, as_preset(config, origin))
     except OSError as error:
         raise ConfigError(
             f"cannot write run folder {folder}: {error.strerror}; choose another with --run-folder PATH"
@@ -93,7 +90,9 @@ def train_seeds(
             board.say(watched())
         finished = Pool(site, stop_seconds=config.stop_within_seconds, board=board).run(queue)
     print("\n".join(summary(runs, folder, config)))
-    again = "gossamer train " + shlex.join(_again(words, folder))
+    named = any(x.replace("_", "-").startswith("--run-folder") for x in words)
+    where = [] if named else ["--run-folder", str(folder)]
+    again = shlex.join(["gossamer", "train", *words, *where])
     if not finished:
         return stopped(f"{sum(not is_done(x.folder) for x in runs)} of {count} seeds", again)
     if queue.failures:
@@ -113,11 +112,6 @@ def _folder_of(config: TrainConfig, identity: Any) -> Path:
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (f"{stamp}-seeds{f'-{i}' if i > 1 else ''}" for i in itertools.count(1))
     return next(made / name for name in names if not (made / name).exists())
-
-
-def _again(words: Sequence[str], folder: Path) -> list[str]:
-    named = any(x.replace("_", "-").startswith("--run-folder") for x in words)
-    return [*words, *([] if named else ["--run-folder", str(folder)])]
 
 
 def _refuse_another(folder: Path, identity: Any) -> None:
@@ -177,11 +171,10 @@ def _worth(found: Mapping[str, Any]) -> str:
 
 def summary(runs: Sequence[PlannedRun], folder: Path, config: TrainConfig) -> list[str]:
     """Return a line for each seed, their area, and the lines of `gossamer compare` about them."""
-    found = {run.name: read_summary(run.folder) for run in runs}
     lines = [
-        f"{run.name}: {exit_of(found[run.name]) or 'not finished'}, {_worth(found[run.name])}, {run.folder}"
+        f"{run.name}: {exit_of(found) or 'not finished'}, {_worth(found)}, {run.folder}"
         for run in runs
-        if found[run.name]
+        if (found := read_summary(run.folder))
     ]
     done = [run.folder for run in runs if is_done(run.folder)]
     if len(done) < 2:

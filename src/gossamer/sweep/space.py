@@ -77,24 +77,22 @@ class Range:
 
     def grid(self) -> tuple[float, ...]:
         """Return the only values that there are; empty: all between the ends."""
+        low, high = self.low, self.high
         if self.step is not None:
-            count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
-            # As they would be written: 0.1 and three steps of it are 0.4.
-            made = [float(f"{self.low + i * self.step:.12g}") for i in range(count)]
-            return tuple(round(x) for x in made) if self.whole else tuple(made)
-        if self.num is None:
-            return ()
-        shares = [i / (self.num - 1) for i in range(self.num)]
-        if self.log:
-            made = [self.low * (self.high / self.low) ** x for x in shares]
+            count = math.floor((high - low) / self.step + 1e-9) + 1
+            made = [low + i * self.step for i in range(count)]
+        elif self.num is not None:
+            shares = [i / (self.num - 1) for i in range(self.num)]
+            made = [low * (high / low) ** x if self.log else low + (high - low) * x for x in shares]
         else:
-            made = [self.low + (self.high - self.low) * x for x in shares]
+            return ()
+        # As they would be written: 0.1 and three steps of it are 0.4.
         made = [float(f"{x:.12g}") for x in made]
         return tuple(dict.fromkeys(round(x) for x in made)) if self.whole else tuple(made)
 
     def ends(self) -> tuple[Any, ...]:
         """Return the values that a setting must accept, or the file is refused."""
-        return (self.low, self.high) if self.low != self.high else (self.low,)
+        return (self.low, self.high)
 
     def holds(self, value: Any) -> bool:
         """Whether a trial may have this value."""
@@ -112,23 +110,22 @@ def encoded(value: Any) -> str:
     return json.dumps(value)
 
 
-def read_space(search: Mapping[str, Any], file: str) -> Space:
+def read_space(search: Mapping[str, Any]) -> Space:
     """Return the space of a table `[search]`; dotted names and nested tables mean the same.
 
     Args:
         search: as TOML has it.
-        file: named in errors.
 
     Raises:
         ConfigError: a list or a range that is empty, or neither.
     """
     space = {
-        name.replace("-", "_"): _domain(name.replace("-", "_"), value, f"{file}: search.{name}")
+        name.replace("-", "_"): _domain(name.replace("-", "_"), value, f"search.{name}")
         for name, value in leaves(search)
     }
     if not space:
         raise ConfigError(
-            f"{file}: [search] is empty; give a list or a range for at least one setting, for example "
+            "[search] is empty; give a list or a range for at least one setting, for example "
             '"optimizer.learning_rate" = {min = 1e-4, max = 1e-2, log = true}'
         )
     return space
@@ -208,14 +205,8 @@ def _range(name: str, given: Mapping[str, Any], where: str) -> Range:
             f"{where}: {name} takes whole numbers alone, and the range has {fractions[0]:g}"
         )
     kind = int if whole else float
-    return Range(
-        kind(low),
-        kind(high),
-        log=log,
-        step=None if step is None else kind(step),
-        num=num,
-        whole=whole,
-    )
+    step = None if step is None else kind(step)
+    return Range(kind(low), kind(high), log=log, step=step, num=num, whole=whole)
 
 
 def _is_number(value: Any) -> bool:
@@ -225,10 +216,8 @@ def _is_number(value: Any) -> bool:
 def _takes_whole_numbers(name: str, where: str) -> bool:
     """Whether a setting takes whole numbers alone; ConfigError if it takes no numbers."""
     annotation: Any = find_annotation(TrainConfig, name)
-    if (
-        annotation is None
-    ):  # a class of the user's has it, or nobody: that is told where values are tried
-        return False
+    if annotation is None:
+        return False  # a class of the user's has it, or nobody: that is told where values are tried
     bases = _bases(annotation)
     if float in bases:
         return False

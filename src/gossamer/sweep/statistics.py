@@ -47,18 +47,13 @@ def importance(setting: Sequence[Any], worth: Sequence[float], domain: Domain) -
         domain: of the setting.
     """
     n = len(worth)
-    groups = _groups(setting, domain)
-    k = len(set(groups))
+    _, group, sizes = np.unique(_groups(setting, domain), return_inverse=True, return_counts=True)
+    k = len(sizes)
     if n < FEWEST or k < 2 or n <= k or len(set(worth)) < 2:
         return None
-    order = ranks(worth)
-    mean = (n + 1) / 2
-    total = sum((x - mean) ** 2 for x in order)
-    between = 0.0
-    for group in set(groups):
-        own = [x for x, mine in zip(order, groups, strict=True) if mine == group]
-        between += len(own) * (sum(own) / len(own) - mean) ** 2
-    explained = between / total
+    order, mean = np.array(ranks(worth)), (n + 1) / 2
+    between = (sizes * (np.bincount(group, order) / sizes - mean) ** 2).sum()
+    explained = float(between / ((order - mean) ** 2).sum())
     return max(0.0, 1.0 - (1.0 - explained) * (n - 1) / (n - k))
 
 

@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
@@ -19,12 +18,12 @@ from gossamer.record.metrics import plain
 from gossamer.record.readers import FolderReader, json_in
 from gossamer.sweep.pool import PlannedRun
 from gossamer.sweep.trial import Trial
-from gossamer.system.reading import clipped, expand, quoted
+from gossamer.system.reading import clipped, quoted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
-    from gossamer.config import TrainConfig
     from gossamer.sweep.file import Sweep
 
 MANIFEST = "sweep.json"
@@ -83,10 +82,8 @@ class SweepFolder:
 
     def _was_begun(self) -> bool:
         """Whether the folder holds nothing but what a sweep makes before it writes down what it is."""
-        return self.path.is_dir() and {x.name for x in self.path.iterdir()} <= {
-            LOCK,
-            f"{MANIFEST}.partial",
-        }
+        made = {LOCK, f"{MANIFEST}.partial"}
+        return self.path.is_dir() and {x.name for x in self.path.iterdir()} <= made
 
     def close(self) -> None:
         """Give up the lock."""
@@ -124,7 +121,7 @@ class SweepFolder:
         return [self._read_trial(x) for x in numbers if x < self.sweep.trials]
 
     def _read_trial(self, number: int) -> Trial:
-        folder = self._folder_of(number)
+        folder = self.path / f"{number:03d}"
         if not (folder / TRIAL).exists():
             raise ConfigError(
                 f"{folder} holds no {TRIAL}: it is damaged; remove the folder, and the trial is run anew"
@@ -136,19 +133,15 @@ class SweepFolder:
                 f"{folder / TRIAL} is damaged: it names settings that the sweep does not try; remove {folder}, and the "
                 "trial is run anew"
             )
-        trial = self._trial(number, cast("dict[str, Any]", chosen), self.sweep.preset(chosen)[1])
+        trial = self._trial(number, cast("dict[str, Any]", chosen))
         trial.pruned = held.get("pruned") is True
         return trial
 
-    def _folder_of(self, number: int) -> Path:
-        return self.path / f"{number:03d}"
-
-    def _trial(self, number: int, chosen: dict[str, Any], config: TrainConfig) -> Trial:
-        folder = self._folder_of(number)
+    def _trial(self, number: int, chosen: dict[str, Any]) -> Trial:
+        name, config = f"{number:03d}", self.sweep.preset(chosen)[1]
+        folder = self.path / name
         seeds = range(config.seed, config.seed + self.sweep.options.seeds)
-        runs = [
-            PlannedRun(f"{number:03d}/s{x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds
-        ]
+        runs = [PlannedRun(f"{name}/s{x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds]
         return Trial(number, chosen, folder, config, runs)
 
     def add(self, number: int, chosen: dict[str, Any]) -> Trial:
@@ -157,11 +150,9 @@ class SweepFolder:
         Raises:
             ConfigError: its settings cannot work together; nothing was written.
         """
-        text, config = self.sweep.preset(chosen)
-        trial = self._trial(number, chosen, config)
+        trial = self._trial(number, chosen)
         partial = trial.folder.with_name(f"{trial.folder.name}.partial")
         partial.mkdir()
-        (partial / SETTINGS).write_text(self._commented(trial) + text, encoding="utf-8")
         (partial / TRIAL).write_text(_record(trial))
         partial.rename(trial.folder)
         return trial
@@ -173,14 +164,10 @@ class SweepFolder:
             trial: which.
             name: of a file in the sweep's folder; empty: the one that the trial's runs read as they begin.
         """
-        text = self._commented(trial) + self.sweep.preset(trial.chosen)[0]
-        write_text(self.path / name if name else trial.folder / SETTINGS, text)
-
-    def _commented(self, trial: Trial) -> str:
         words = ", ".join(f"{x} {y}" for x, y in trial.chosen.items())
-        return f"# Trial {trial.number} of {clipped(self.sweep.file)}: {clipped(words, 200)}\n".replace(
-            "\r", " "
-        )
+        told = f"# Trial {trial.number} of {clipped(self.sweep.file)}: {clipped(words, 200)}"
+        text = f"{visible(told)}\n{self.sweep.preset(trial.chosen)[0]}"
+        write_text(self.path / name if name else trial.folder / SETTINGS, text)
 
     def prune(self, trial: Trial) -> None:
         """Write down that a trial is stopped for good."""
@@ -199,11 +186,6 @@ def _started(held: Mapping[str, Any], manifest: Path) -> float:
     if isinstance(told, float) and math.isfinite(told):
         return told
     return manifest.stat().st_mtime if manifest.exists() else time.time()
-
-
-def default_folder(file: str) -> Path:
-    """Return where the sweep of a file is kept."""
-    return Path("runs") / "sweeps" / expand(file).stem
 
 
 def _read_object(folder: Path, name: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from contextlib import closing
+from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
@@ -17,8 +18,8 @@ from gossamer.sweep.board import Board
 from gossamer.sweep.file import read_sweep
 from gossamer.sweep.local_site import LocalSite, cores_of
 from gossamer.sweep.pool import Pool
-from gossamer.sweep.store import SweepFolder, default_folder
-from gossamer.sweep.trial import settings_in_words
+from gossamer.sweep.store import SweepFolder
+from gossamer.sweep.trial import settings_in_words, worth_in_words
 from gossamer.sweep.trial_queue import TrialQueue
 from gossamer.system.reading import expand
 from gossamer.system.streams import show_result
@@ -54,18 +55,20 @@ def main(
         RunFailed: no trial could be done.
     """
     sweep = read_sweep(file, trials=trials)
-    path = expand(folder) if folder else default_folder(file)
+    path = expand(folder or f"runs/sweeps/{expand(file).stem}")
     config = sweep.preset(sweep.first_choice())[1]
     if placement == "cluster" and find_spec("ray") is None:
         raise MissingExtra("--placement cluster needs Ray", "cluster")
     with closing(SweepFolder(path, sweep)) as held:
         held.open()
         queue = TrialQueue(held)
-        with closing(_board(queue)) as board, closing(_site(placement, jobs, config)) as site:
+        board = Board(f"sweep {file}", head=partial(_head, queue), rows=partial(_rows, queue))
+        with closing(board), closing(_site(placement, jobs, config)) as site:
             board.say(_introduction(queue, site, path))
             pool = Pool(site, stop_seconds=config.stop_within_seconds, board=board)
             finished = pool.run(queue)
-        again = _again(file, folder, trials)
+        where = placement if placement != "local" else ""
+        again = _again(file, folder=folder, trials=trials, jobs=jobs, placement=where)
         return _end(queue, held, finished=finished, as_json=as_json, again=again)
 
 
@@ -79,13 +82,9 @@ def _site(placement: str, jobs: int, config: TrainConfig) -> Site:
     return LocalSite(config, jobs=jobs)
 
 
-def _board(queue: TrialQueue) -> Board:
-    return Board(f"sweep {queue.sweep.file}", head=lambda: _head(queue), rows=lambda: _rows(queue))
-
-
 def _introduction(queue: TrialQueue, site: Site, path: Path) -> str:
     sweep = queue.sweep
-    done = sum(bool(x.values or x.pruned) for x in queue.trials.values())
+    done = queue.count("done", "pruned")
     seeds = f", {sweep.options.seeds} seeds each" if sweep.options.seeds > 1 else ""
     went = f", {done} of them done before" if done else ""
     return (
@@ -95,31 +94,24 @@ def _introduction(queue: TrialQueue, site: Site, path: Path) -> str:
 
 
 def _head(queue: TrialQueue) -> str:
-    trials = list(queue.trials.values())
-    done = sum(bool(x.values) for x in trials)
-    told = f"{done} of {queue.sweep.trials} trials done"
+    told = f"{queue.count('done')} of {queue.sweep.trials} trials done"
     for word, count in (
-        ("stopped early", sum(x.pruned for x in trials)),
-        ("failed", sum(bool(x.failure) for x in trials)),
+        ("stopped early", queue.count("pruned")),
+        ("failed", queue.count("failed")),
         ("left out", len(queue.refused)),
     ):
         told += f", {count} {word}" if count else ""
-    best = report.best_of(queue.sweep, trials)
-    if best:
+    if best := report.best_of(queue):
         name = queue.sweep.judge.objectives[0]
         told += f"; best {name} {shown_value(name, best[0].values[0])}, trial {best[0].number}"
     return told
 
 
 def _rows(queue: TrialQueue) -> list[tuple[str, ...]]:
-    names = queue.sweep.judge.objectives
+    judge = queue.sweep.judge
     return [
-        (
-            f"trial {x.number}",
-            ", ".join(f"{n} {shown_value(n, y)}" for n, y in zip(names, x.values, strict=True)),
-            settings_in_words(x.chosen),
-        )
-        for x in report.ordered(queue.sweep, list(queue.trials.values()))
+        (f"trial {x.number}", worth_in_words(judge, x.values), settings_in_words(x.chosen))
+        for x in report.ordered(queue)
         if x.values
     ]
 
@@ -130,17 +122,18 @@ def stopped(left: str, again: str) -> int:
     return 130
 
 
-def _again(file: str, folder: str, trials: int | None) -> str:
-    words = ["gossamer", "sweep", file, *(["--folder", folder] if folder else [])]
-    return shlex.join([*words, *([] if trials is None else ["--trials", str(trials)])])
+def _again(file: str, **typed: object) -> str:
+    """Return the command that goes on with a sweep, with the flags that were typed."""
+    words = [x for name, value in typed.items() if value for x in (f"--{name}", str(value))]
+    return shlex.join(["gossamer", "sweep", file, *words])
 
 
 def _end(queue: TrialQueue, held: SweepFolder, *, finished: bool, as_json: bool, again: str) -> int:
     """Write and print the report of a sweep, and return the exit code."""
-    sweep, trials = queue.sweep, list(queue.trials.values())
+    best = report.best_of(queue)
+    found = report.results(queue, best)
     try:
-        presets = report.write_presets(held, report.best_of(sweep, trials))
-        found = report.results(queue)
+        presets = report.write_presets(held, best)
         held.write_json("results.json", found)
     except OSError as error:
         raise RunFailed(
@@ -149,13 +142,10 @@ def _end(queue: TrialQueue, held: SweepFolder, *, finished: bool, as_json: bool,
     if as_json:
         show_result(json.dumps(found, indent=1))
     else:
-        print(report.report(queue, presets))
-    failed = sum(bool(x.failure) for x in trials)
+        print(report.report(queue, best, presets, found["importance"]))
+    trials = queue.sweep.trials
     if not finished:
-        left = sweep.trials - sum(bool(x.values or x.pruned) for x in trials)
-        return stopped(f"{left} of {sweep.trials} trials", again)
-    if failed:
-        raise RunFailed(
-            f"{failed} of {sweep.trials} trials failed; to try them again, type: {again}"
-        )
+        return stopped(f"{trials - queue.count('done', 'pruned')} of {trials} trials", again)
+    if failed := queue.count("failed"):
+        raise RunFailed(f"{failed} of {trials} trials failed; to try them again, type: {again}")
     return 0

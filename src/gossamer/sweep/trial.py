@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gossamer.record.objectives import is_done
+from gossamer.record.objectives import is_done, shown_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from gossamer.config import TrainConfig
     from gossamer.record.objectives import Judge
     from gossamer.sweep.pool import PlannedRun
+
+State = Literal["done", "pruned", "failed", "unfinished"]
 
 
 @dataclass
@@ -35,8 +37,8 @@ class Trial:
     """The objectives of each run."""
 
     @property
-    def state(self) -> str:
-        """Its state in one word."""
+    def state(self) -> State:
+        """Its state; one that was stopped early stays so, whatever became of its runs."""
         if self.values:
             return "done"
         if self.pruned:
@@ -72,3 +74,9 @@ def settings_in_words(chosen: Mapping[str, Any]) -> str:
 def setting_in_words(value: Any) -> str:
     """Return the value of a setting, a number to four digits."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def worth_in_words(judge: Judge, values: Sequence[float]) -> str:
+    """Return the worth of a trial by each objective in a line."""
+    pairs = zip(judge.objectives, values, strict=True)
+    return ", ".join(f"{name} {shown_value(name, value)}" for name, value in pairs)

@@ -6,10 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.record.objectives import MARKS, evaluations, is_done, shown_value
+from gossamer.record.objectives import MARKS, evaluations, is_done
 from gossamer.sweep.optuna_study import Study
 from gossamer.sweep.pool import RunQueue
-from gossamer.sweep.trial import settings_in_words
+from gossamer.sweep.trial import settings_in_words, worth_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gossamer.record.exits import Exit
     from gossamer.sweep.pool import PlannedRun
     from gossamer.sweep.store import SweepFolder
-    from gossamer.sweep.trial import Trial
+    from gossamer.sweep.trial import State, Trial
 
 MOST_FAILURES = 3
 """Trials that fail before one is done: then something is wrong with all of them."""
@@ -42,6 +42,14 @@ class TrialQueue(RunQueue):
         for trial in folder.read_trials():
             self._admit(trial)
 
+    def by_number(self) -> list[Trial]:
+        """Return the trials in the order of their numbers, in which they need not have come."""
+        return [self.trials[x] for x in sorted(self.trials)]
+
+    def count(self, *states: State) -> int:
+        """Return how many trials are in one of some states."""
+        return sum(x.state in states for x in self.trials.values())
+
     def _admit(self, trial: Trial) -> None:
         """Queue the runs that are left of a trial, or compute its worth."""
         self.trials[trial.number] = trial
@@ -51,7 +59,6 @@ class TrialQueue(RunQueue):
             self._study.begin(trial.number, trial.chosen)
         if trial.pruned or trial.judge(self.sweep.judge):
             # Of one that trains the first look reports: pruners say once that it was worse.
-            self._report(trial)
             self._tell(trial)
             return
         self._folder.write_settings(trial)
@@ -68,7 +75,7 @@ class TrialQueue(RunQueue):
     def _refuse_to_go_on(self) -> None:
         reasons = [x.failure for x in self.trials.values() if x.failure]
         reasons += [reason for _, reason in self.refused.values()]
-        if len(reasons) >= MOST_FAILURES and not any(x.values for x in self.trials.values()):
+        if len(reasons) >= MOST_FAILURES and not self.count("done"):
             raise RunFailed(
                 f"{len(reasons)} trials failed and none was done; the last one: {reasons[-1]}"
             )
@@ -76,11 +83,8 @@ class TrialQueue(RunQueue):
     def _new_trial(self) -> None:
         used = {*self.trials, *self.refused}
         number = next(i for i in range(self.sweep.trials) if i not in used)
-        if self.sweep.options.method == "tpe":
-            assert self._study is not None
-            chosen = self._study.propose(number)
-        else:
-            chosen = self.sweep.choice(number)
+        tpe = self._study if self.sweep.options.method == "tpe" else None
+        chosen = self.sweep.choice(number) if tpe is None else tpe.propose(number)
         try:
             trial = self._folder.add(number, chosen)
         except ConfigError as error:
@@ -99,37 +103,34 @@ class TrialQueue(RunQueue):
             self._drop(trial)
             self.say(f"trial {trial.number} failed ({run.name}): {how.cause}")
         elif trial.judge(self.sweep.judge):
-            self._report(trial)
             self._tell(trial)
             if trial.failure:
                 self.say(f"trial {trial.number} failed: {trial.failure}")
             else:
-                self.say(self._told(trial))
-
-    def _told(self, trial: Trial) -> str:
-        names = self.sweep.judge.objectives
-        worth = ", ".join(
-            f"{x} {shown_value(x, y)}" for x, y in zip(names, trial.values, strict=True)
-        )
-        done = sum(bool(x.values) for x in self.trials.values())
-        return f"trial {trial.number}: {worth} ({settings_in_words(trial.chosen)}); {done} of {self.sweep.trials} trials done"
+                self.say(
+                    f"trial {trial.number}: {worth_in_words(self.sweep.judge, trial.values)} "
+                    f"({settings_in_words(trial.chosen)}); {self.count('done')} of {self.sweep.trials} trials done"
+                )
 
     def _drop(self, trial: Trial) -> None:
-        self.pending = deque(x for x in self.pending if self._trial_of[x.name] is not trial)
+        self.pending = deque(x for x in self.pending if x not in trial.runs)
 
     def _tell(self, trial: Trial) -> None:
+        """Tell Optuna of a trial that has ended."""
+        self._report(trial)
         if self._study is not None and not trial.failure:
             self._study.tell(trial.number, trial.values)
 
     def unwanted(self, running: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
         """Return the runs of trials that are not worth going on."""
         if self._study is not None and self.sweep.options.pruner != "none":
-            trials = {self._trial_of[x.name].number: self._trial_of[x.name] for x in running}
-            for number, trial in trials.items():
-                if not trial.pruned and (self._report(trial) or self._study.should_prune(number)):
-                    self._folder.prune(
-                        trial
-                    )  # first: it must not be resumed, whatever comes between
+            for number in dict.fromkeys(self._trial_of[x.name].number for x in running):
+                trial = self.trials[number]
+                if trial.pruned or trial.values:
+                    continue
+                if self._report(trial) or self._study.should_prune(number):
+                    # First: it must not be resumed, whatever comes between.
+                    self._folder.prune(trial)
                     self._tell(trial)
                     self._drop(trial)
                     self.say(f"trial {number} is stopped early: others were better at that time")
