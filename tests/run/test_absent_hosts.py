@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from fake_placement import FakePlacement, Supervised, done, part, ready, told
+from fake_placement import FakePlacement, done, part, ready, told
+from runs import pids_of
 
-from gossamer.links.stopping import Stopped
 from gossamer.run.host_protocol import Died
 
 SETTINGS: dict[str, Any] = {"topology": {"name": "gossip"}, "checkpoint_every_seconds": 0.0}
-
-
-@pytest.fixture
-def supervise(tmp_path: Path):
-    made: list[Supervised] = []
-
-    def supervise(placement: FakePlacement, **settings: Any) -> Supervised:
-        made.append(Supervised(tmp_path, placement, **{**SETTINGS, **settings}))
-        return made[-1]
-
-    yield supervise
-    for run in made:
-        run.close()
 
 
 def test_a_run_begins_saves_and_ends_without_a_host_that_has_no_place(supervise):
@@ -38,10 +22,9 @@ def test_a_run_begins_saves_and_ends_without_a_host_that_has_no_place(supervise)
         return [part(0, updates=3), part(2, updates=5)]
 
     placement.script += [ends, [done(0), done(2)]]
-    run = supervise(placement, total_env_steps=100)
+    run = supervise(placement, **SETTINGS, total_env_steps=100)
     run.run()
     assert run.supervisor.final_snapshot_queued
-    run.supervisor.finish_saving()
     saved = run.saved()
     assert saved.updates == {0: 3, 1: 3, 2: 5}, "the state of learner 0"
     donor, filled, _ = saved.learners
@@ -70,13 +53,11 @@ def test_a_checkpoint_under_way_does_without_a_host_that_dies_and_finds_no_place
     placement.script += [lambda: there.append(run.store.list())]
     placement.script += [lambda: run.stop.request("SIGINT")]
     placement.script += [[part(0, updates=4)], [done(0)]]
-    run = supervise(placement)
+    run = supervise(placement, **SETTINGS)
     run.run()
     assert there == [[3]]
-    run.supervisor.finish_saving()
     assert run.store.list()[-1] == 4
-    rows = json.loads((run.folder.path / "processes.json").read_text())
-    assert [(x["rank"], x["pid"]) for x in rows if x["role"] == "learner"][1] == (1, None)
+    assert pids_of(run.folder.path)[1] is None
 
 
 def test_a_host_that_joins_is_waited_for_as_the_others_are(supervise):
@@ -93,10 +74,9 @@ def test_a_host_that_joins_is_waited_for_as_the_others_are(supervise):
     placement.script += [lambda: run.supervisor.finish_saving()]
     placement.script += [lambda: there.append(run.store.list())]
     placement.script += [[part(1, updates=2)], [done(1)]]
-    run = supervise(placement, total_env_steps=100)
+    run = supervise(placement, **SETTINGS, total_env_steps=100)
     run.run()
     assert there == [[0]], "its part is missing"
-    run.supervisor.finish_saving()
     assert run.saved().updates == {0: 3, 1: 2}
 
 
@@ -115,9 +95,8 @@ def test_numbers_of_checkpoints_never_fall_while_learner_0_is_away(supervise):
     placement.script += [[part(0, 1, updates=9), part(1, 1, updates=4)], dies]
     placement.script += [lambda: run.stop.request("SIGINT")]
     placement.script += [[part(1, updates=5)], [done(1)]]
-    run = supervise(placement)
+    run = supervise(placement, **SETTINGS)
     run.run()
-    run.supervisor.finish_saving()
     assert run.saved().updates == {0: 9, 1: 5}
     assert run.store.list() == [9]
 
@@ -130,17 +109,15 @@ def test_a_run_goes_on_when_the_one_that_was_not_ready_finds_no_place(supervise)
 
     placement.on_replace = has_no_place
     placement.script += [[(1, Died("its node has died"))], [part(0, 1, updates=0)]]
-    run = supervise(placement)
-    with pytest.raises(Stopped):
-        run.run()
+    run = supervise(placement, **SETTINGS)
+    run.run_script()
     assert ("order", 1, False) in placement.asked, "what the run begins with is asked for"
 
 
 def test_while_learner_0_is_away_another_ones_rows_tell_of_the_run(supervise):
     placement = FakePlacement([[ready(1), ready(2)], [told(1), told(2)]], num_hosts=3)
     placement.unplace(0)
-    run = supervise(placement)
-    with pytest.raises(Stopped):
-        run.run()
-    rows = map(json.loads, (run.folder.path / "metrics.jsonl").read_text().splitlines())
-    assert [(x["learner"], "steps_per_second" in x) for x in rows] == [(1, True), (2, False)]
+    run = supervise(placement, **SETTINGS)
+    run.run_script()
+    seen = [(x["learner"], "steps_per_second" in x) for x in run.rows()]
+    assert seen == [(1, True), (2, False)]

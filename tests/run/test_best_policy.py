@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from runs import SMALL
-from sessions import slow
+from runs import SMALL, assert_same, rows_of
+from sessions import slow, summary_of
 
 from gossamer import cli
 from gossamer.config import TrainConfig, make_config
@@ -40,7 +39,7 @@ def config(folder: Path, env_id: str, versions: int, **settings: Any) -> TrainCo
 
 
 def evaluations(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(x) for x in (folder / "evaluation.jsonl").read_text().splitlines()]
+    return rows_of(folder, "evaluation")
 
 
 def seeds_in(rows: list[dict[str, Any]]) -> list[int]:
@@ -73,9 +72,7 @@ def test_nothing_is_scored_by_episodes_that_have_chosen_it(
     for row in confirming:
         assert len(row["returns"]) == 8
         assert row["against"]["returns"] == row["returns"], "both play the same episodes"
-    training = [
-        json.loads(x)["return"] for x in (tmp_path / "run/episodes.jsonl").read_text().splitlines()
-    ]
+    training = [row["return"] for row in rows_of(tmp_path / "run", "episodes")]
     by_user: list[int] = []
     for seed in (0, 1, 2):  # 1 is the run's seed too
         result = evaluate(str(tmp_path / "run"), episodes=30, checkpoint="best", seed=seed)
@@ -103,12 +100,14 @@ def test_luck_does_not_make_a_policy_the_best(
     assert best.score == best.state["mean"] == last["mean"]
     assert best.score < max(row["mean"] for row in rows if not row["confirmation"])
     # every candidate was ahead of the best when it was chosen
-    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    summary = summary_of(tmp_path / "run")
     assert (summary["best_evaluation"], summary["best_evaluation_episodes"]) == (best.score, 8)
     told = capsys.readouterr().err
     assert f"best evaluation {best.score:.4g} over 8 episodes; next: gossamer eval" in told
-    last_row = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
-    assert last_row["evaluation_best_episodes"] in (5, 8)
+    assert rows_of(tmp_path / "run")[-1]["evaluation_best_episodes"] in (5, 8)
+
+
+NAMES = ["weight", "mean"]
 
 
 class Fakes:
@@ -135,12 +134,21 @@ class Fakes:
     def consider(self, version: int, *returns: float, learner: int | None = 0) -> None:
         tensors = [torch.full((2,), float(version)), torch.full((1,), -1.0, dtype=torch.float64)]
         self.best.consider(
-            scored(*returns), Source(version, learner), tensors, ["weight", "mean"],
+            scored(*returns),
+            Source(version, learner),
+            tensors,
+            NAMES,
             at=(10 * version, 100 * version),
-        )  # fmt: skip
+        )
 
-    def contest(self) -> Contest | None:
-        return self.best.contest(["weight", "mean"])
+    def contest(self) -> Contest:
+        """Return the contest that there must be."""
+        found = self.best.contest(NAMES)
+        assert found is not None
+        return found
+
+    def has_contest(self) -> bool:
+        return self.best.contest(NAMES) is not None
 
     def version(self, name: Any = "best") -> int:
         found = self.store.load(name)
@@ -213,21 +221,15 @@ def test_a_contest_ends_as_soon_as_it_is_decided(fakes: Fakes) -> None:
     fakes.best = BestPolicy(fakes.store, fakes.recorder, 9)  # type: ignore[arg-type]
     fakes.consider(1, 5.0)
     fakes.consider(2, 9.0)
-    contest = fakes.contest()
-    assert contest is not None
-    assert contest.played == 0
+    assert fakes.contest().played == 0
     fakes.best.decide(scored(5.0, 9.0, 6.0), scored(5.5, 7.0, 6.0))
-    contest = fakes.contest()
-    assert contest is not None
-    assert (contest.played, fakes.best.waiting, fakes.rows) == (3, True, [])
+    assert (fakes.contest().played, fakes.best.waiting, fakes.rows) == (3, True, [])
     fakes.best.decide(scored(9.0, 9.0, 9.0), scored(5.5, 5.0, 4.5))
     assert (fakes.version(), scored_as(fakes.store)) == (2, (pytest.approx(47 / 6), 6))
     # Where nothing tells them apart, all episodes are played.
     fakes.consider(3, 10.0)
     for played in (0, 3, 6):
-        contest = fakes.contest()
-        assert contest is not None
-        assert contest.played == played
+        assert fakes.contest().played == played
         fakes.best.decide(scored(1.0, 5.0, 9.0), scored(2.0, 4.5, 9.0))
     assert not fakes.best.waiting
     assert fakes.version() == 2
@@ -241,7 +243,7 @@ def test_the_first_policy_was_not_chosen_and_is_the_best(fakes: Fakes) -> None:
     assert fakes.store.score() == Score(5.0, 2, 12.71)
     assert fakes.told == [(Score(5.0, 2, 12.71), None)]
     assert not fakes.best.waiting
-    assert fakes.contest() is None
+    assert not fakes.has_contest()
 
 
 def test_the_highest_of_those_above_the_best_is_the_candidate(fakes: Fakes) -> None:
@@ -251,7 +253,6 @@ def test_the_highest_of_those_above_the_best_is_the_candidate(fakes: Fakes) -> N
     assert fakes.version("candidate") == 3
     fakes.consider(9, 9.0, learner=None)
     contest = fakes.contest()
-    assert contest is not None
     assert contest.best is not None
     assert contest.source == Source(9, None)
     assert [x.tolist() for x in contest.candidate] == [[9.0, 9.0], [-1.0]]
@@ -300,9 +301,7 @@ def test_a_resumed_run_goes_on_with_both(fakes: Fakes) -> None:
     fakes.best = fakes.again()
     assert fakes.best.waiting
     fakes.consider(2, 8.0)
-    contest = fakes.contest()
-    assert contest is not None
-    assert contest.source.version == 1
+    assert fakes.contest().source.version == 1
     fakes.best.decide(scored(7.0), scored(6.0))
     assert (fakes.version(), scored_as(fakes.store)) == (1, (7.0, 1))
 
@@ -313,7 +312,7 @@ def test_a_kill_between_keeping_the_best_and_forgetting_the_candidate(fakes: Fak
     found = fakes.store.load("candidate")
     fakes.store.save_scored("best", found.updates, found.tensors, found.state, Score(9.0, 1))
     fakes.best = fakes.again()
-    assert fakes.contest() is None
+    assert not fakes.has_contest()
     assert not fakes.best.waiting
 
 
@@ -321,14 +320,12 @@ def test_damaged_policies_are_done_without(fakes: Fakes) -> None:
     fakes.consider(0, 5.0)
     fakes.consider(1, 9.0)
     (fakes.store.folder / "best" / "tensors.safetensors").write_bytes(b"?")
-    contest = fakes.contest()
-    assert contest is not None
-    assert contest.best is None
+    assert fakes.contest().best is None
     fakes.best.decide(scored(1.0), None)
     assert (fakes.version(), scored_as(fakes.store)) == (1, (1.0, 1))
     fakes.consider(2, 9.0)
     (fakes.store.folder / "candidate" / "tensors.safetensors").write_bytes(b"?")
-    assert fakes.contest() is None
+    assert not fakes.has_contest()
     assert not fakes.best.waiting
     assert fakes.version() == 1
 
@@ -346,14 +343,14 @@ def test_policies_that_cannot_be_read_for_now_are_kept(
         with monkeypatch.context() as during:
             for where, name in silent:
                 during.setattr(where, name, gone)
-            assert fakes.contest() is None
+            assert not fakes.has_contest()
             with pytest.raises(UnreadableError, match="Stale file handle"):
                 fakes.again()  # which would take the next policy for the first
             fakes.consider(2, 7.0)
     assert fakes.best.waiting
     assert (fakes.version(), fakes.version("candidate")) == (0, 1)
     assert fakes.told[-1] == (Score(5.0, 1), Score(9.0, 1))
-    assert fakes.contest() is not None
+    assert fakes.has_contest()
 
 
 class Slow:
@@ -418,18 +415,16 @@ def test_a_short_run_ends_with_its_last_policy_evaluated_and_confirmed(tmp_path:
     winner = confirmation if wins else confirmation["against"]
     assert store.load("best").updates == winner["updates"]
     assert scored_as(store) == (winner["mean"], 8)
+    assert not (tmp_path / "run" / "videos").exists(), "nobody asked for any"
 
 
 def test_evaluating_changes_nothing_about_what_is_learnt(tmp_path: Path) -> None:
     """However often and how many: inline runs are the same to the bit."""
-    found: list[dict[str, torch.Tensor]] = []
     for name, evaluation in {"without": {"every_seconds": 0.0}, "with": OFTEN}.items():
-        train(
-            config(tmp_path / name, "CartPole-v1", 12, evaluation=evaluation, **SHORT), quiet=True
-        )
-        found.append(CheckpointStore(tmp_path / name / "checkpoints", 1).load("last").tensors)
+        made = config(tmp_path / name, "CartPole-v1", 12, evaluation=evaluation, **SHORT)
+        train(made, quiet=True)
     assert any(row["confirmation"] for row in evaluations(tmp_path / "with"))
-    assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())
+    assert_same(tmp_path / "without", tmp_path / "with")
 
 
 @pytest.mark.parametrize("placement", ["inline", "local"])

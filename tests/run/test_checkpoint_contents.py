@@ -165,6 +165,10 @@ def test_what_older_runs_have_not_written_is_filled_in(checkpoint: Checkpoint) -
         (("held",), [], "held"),
         (("held", "1/learner.update"), "many", "1/learner.update"),
         (("held", "1/learner.update"), -1, "1/learner.update"),
+        (("held",), {}, "learner.own_env_steps"),
+        (("held", "learner.version"), -5, "learner.version"),
+        (("held", "learner.env_steps"), None, "learner.env_steps"),
+        (("held", "learner.algorithm.lr_scale"), [1.0], "learner.algorithm.lr_scale"),
         (("held", "learner.algorithm.kl_nats"), float("nan"), "learner.algorithm.kl_nats"),
         (("held", "2/learner.update"), 1, "2/learner.update"),
         (("held", "one/learner.update"), 1, "one/learner.update"),
@@ -174,15 +178,30 @@ def test_what_older_runs_have_not_written_is_filled_in(checkpoint: Checkpoint) -
         (("held", "actor.env_steps"), {}, "actor.env_steps"),
         (("plan",), 3, "plan"),
         (("plan", "num_envs"), 3, "plan.num_envs"),
+        (("plan", "num_envs"), 10**12, "plan.num_envs"),
         (("plan", "env_groups"), 2, "actor.1.episodes"),
+        (("plan", "env_groups"), 0, "plan.env_groups"),
+        (("plan", "actor_threads"), 10**9, "plan.actor_threads"),
         (("plan", "device"), "mars", "plan.device"),
+        (("plan", "lag"), [1], "plan.lag"),
+        (("plan", "lag"), True, "plan.lag"),
+        (("plan", "lag"), 1.0, "plan.lag"),
         (("plan", "torch"), "\x1b", "plan.torch"),
+        (("exact",), "yes", "exact"),
         (("recorder", "window"), [[0, [1.0], []]], "recorder.window"),
+        (("recorder", "window"), [[0, ["a"], ["b"]]], "recorder.window[0][1][0]"),
+        (("recorder", "window"), 3, "recorder.window"),
+        (("recorder", "seconds"), "long", "recorder.seconds"),
         (("recorder", "seconds"), float("nan"), "recorder.seconds"),
+        (("recorder", "paced"), [], "recorder.paced"),
+        (("recorder", "paced"), [float("inf"), 1], "recorder.paced[0]"),
+        (("recorder", "episode_rows"), -1, "recorder.episode_rows"),
+        (("evaluation_budget",), float("inf"), "evaluation_budget"),
         (("num_learners",), 3, "num_learners"),
         (("policy_of",), 2, "policy_of"),
         (("scores",), [[2, 1.0]], "policy_of"),
         (("scores",), [3], "scores[0]"),
+        (("scores",), [[None, 1.0]], "scores[0][0]"),
     ],
 )  # fmt: skip
 def test_what_is_damaged_is_named(
@@ -219,17 +238,20 @@ def test_what_a_checkpoint_cannot_hold_is_named() -> None:
         LearnerState.of({"learner.update": 1, "learner.mine": "text"})
 
 
-def test_a_count_that_is_missing_is_named(checkpoint: Checkpoint) -> None:
+@pytest.mark.parametrize(
+    ("at", "name", "named"),
+    [
+        *((None, x, x) for x in ("held", "plan", "exact", "recorder")),
+        ("held", "learner.version", r"learner\.version"),
+        *(("plan", x, rf"plan\.{x}") for x in ("device", "actor_threads")),
+    ],
+)
+def test_what_is_missing_is_named(
+    checkpoint: Checkpoint, at: str | None, name: str, named: str
+) -> None:
     facts = copy.deepcopy(checkpoint.state)
-    del facts["held"]["learner.version"]
-    with pytest.raises(ConfigError, match=r"damaged: learner\.version has"):
-        from_disk(changed(checkpoint, facts), 2)
-
-
-@pytest.mark.parametrize("missing", ["held", "plan", "exact", "recorder"])
-def test_what_is_missing_is_named(checkpoint: Checkpoint, missing: str) -> None:
-    facts = {name: x for name, x in checkpoint.state.items() if name != missing}
-    with pytest.raises(ConfigError, match=f"damaged: {missing} has"):
+    del (facts if at is None else facts[at])[name]
+    with pytest.raises(ConfigError, match=f"damaged: {named} has"):
         from_disk(changed(checkpoint, facts), 2)
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from runs import returns_of, state_of
-from sessions import slow
+from runs import assert_same, pids_of, processes_of, rows_of, state_of
+from sessions import env_steps_logged, slow, summary_of
 from waiting import wait_for
 
 from gossamer.config import make_config, to_dict
@@ -108,22 +108,6 @@ def run_until(happened: Callable[[], object], folder: Path, env_id: str, **setti
         raise failed[0]
 
 
-def assert_same(one: Path, other: Path) -> None:
-    """The same to the bit; episodes of different learners come in any order."""
-    a, b = state_of(one), state_of(other)
-    assert a.keys() == b.keys()
-    assert [name for name in a if not torch.equal(a[name], b[name])] == []
-    assert sorted(returns_of(one)) == sorted(returns_of(other))
-
-
-def rows_of(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "processes.json"
-    try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
-        return []
-
-
 @pytest.mark.parametrize("topology", ["diffusion", "gossip", "allreduce"])
 @pytest.mark.slow  # the next test says the same of two topologies, each in one direction
 def test_in_lock_step_a_cluster_computes_what_one_process_does(
@@ -137,7 +121,8 @@ def test_in_lock_step_a_cluster_computes_what_one_process_does(
     if topology == "gossip":
         chosen["topology.every"] = "versions"
     one = run(tmp_path / "inline", **chosen, placement="inline")
-    assert_same(one, run(tmp_path / "cluster", **chosen, placement="cluster"))
+    other = run(tmp_path / "cluster", **chosen, placement="cluster")
+    assert_same(one, other, ordered=False)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +138,8 @@ def test_a_run_goes_on_from_a_cluster_and_on_one(
     folder = tmp_path / first
     run(folder, **two, total_env_steps=SMALL["total_env_steps"] // 2, placement=first)
     run(folder, **two, placement=then, resume=True)
-    assert_same(whole, folder)
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    told = [x["cluster/hosts"] for x in rows if "cluster/hosts" in x]
+    assert_same(whole, folder, ordered=False)
+    told = [x["cluster/hosts"] for x in rows_of(folder) if "cluster/hosts" in x]
     assert told
     assert set(told) <= {1, 2}  # nodes of one machine have one address
 
@@ -176,7 +160,8 @@ def test_gradients_may_be_averaged_by_torch_between_machines(tmp_path: Path) -> 
 def test_one_learner_is_a_host_too(tmp_path: Path) -> None:
     settings = {"num_learners": 1, "checkpoint_every_seconds": 0.0}
     one = run(tmp_path / "inline", **settings, placement="inline")
-    assert_same(one, run(tmp_path / "cluster", **settings, placement="cluster"))
+    other = run(tmp_path / "cluster", **settings, placement="cluster")
+    assert_same(one, other, ordered=False)
 
 
 ACTING: dict[str, Any] = {
@@ -202,8 +187,8 @@ def test_actors_on_other_machines_collect_what_one_process_does(
 ) -> None:
     one = run(tmp_path / "inline", env_id, **{**ACTING, **settings}, placement="inline")
     far = {**ACTING, **settings, "actors_per_learner": 2, "placement": "cluster"}
-    assert_same(one, run(tmp_path / "cluster", env_id, **far))
-    actors = [x for x in rows_of(tmp_path / "cluster") if x["role"] == "actor"]
+    assert_same(one, run(tmp_path / "cluster", env_id, **far), ordered=False)
+    actors = processes_of(tmp_path / "cluster", "actor")
     assert [x["actor"] for x in actors] == [0, 1]
     assert all(x["machine"] and x["pid"] for x in actors)
 
@@ -213,15 +198,16 @@ def test_an_actor_elsewhere_that_dies_comes_back(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
     def pid() -> int:
-        return next(iter(x["pid"] for x in rows_of(folder) if x.get("actor") == 1), 0)
+        actors = processes_of(folder, "actor")
+        return next(iter(x["pid"] for x in actors if x["actor"] == 1), 0)
 
     def kill() -> None:
-        wait_until(lambda: steps_of(folder) > 100 and pid())
+        wait_until(lambda: env_steps_logged(folder) > 100 and pid())
         victim = pid()
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: pid() not in (0, victim))
-        steps = steps_of(folder)
-        wait_until(lambda: steps_of(folder) > steps + 200)
+        steps = env_steps_logged(folder)
+        wait_until(lambda: env_steps_logged(folder) > steps + 200)
 
     far = {**ACTING, "lag": "free", "total_env_steps": 10_000_000, "actors_per_learner": 2}
     run_until(kill, folder, SLOW, **far, placement="cluster")
@@ -248,7 +234,9 @@ def test_an_actor_that_is_gone_before_it_has_called_is_placed_again(tmp_path: Pa
     run(tmp_path / "run", **ACTING, actors_per_learner=1, placement="cluster")
     thread.join()
     assert killed
-    assert steps_of(tmp_path / "run") >= ACTING.get("total_env_steps", SMALL["total_env_steps"])
+    assert env_steps_logged(tmp_path / "run") >= ACTING.get(
+        "total_env_steps", SMALL["total_env_steps"]
+    )
 
 
 def test_whoever_dies_is_replaced(tmp_path: Path) -> None:
@@ -258,33 +246,35 @@ def test_whoever_dies_is_replaced(tmp_path: Path) -> None:
     def kill() -> None:
         """First the process of learner 1, later the agent of learner 2."""
         wait_until(lambda: running(folder) == {0, 1, 2})
-        wait_until(lambda: steps_of(folder) > 100)
-        learners = {x["rank"]: x["pid"] for x in rows_of(folder) if x["role"] == "learner"}
+        wait_until(lambda: env_steps_logged(folder) > 100)
+        learners = pids_of(folder)
         os.kill(learners[1], signal.SIGKILL)
         killed.append("process")
-        wait_until(lambda: any(x["restarts"] for x in rows_of(folder)))
+        wait_until(lambda: restarts() == 1)
         agent = psutil.Process(learners[2]).parent()
         while agent is not None and not agent.name().startswith("ray::"):
             agent = agent.parent()
         assert agent is not None
         agent.kill()
         killed.append("agent")
-        wait_until(lambda: sum(x["restarts"] for x in rows_of(folder)) == 2)
+        wait_until(lambda: restarts() == 2)
         wait_until(lambda: running(folder) == {0, 1, 2})
-        steps = steps_of(folder)
-        wait_until(lambda: steps_of(folder) > steps + 200)
-        wait_until(lambda: any(x.get("cluster/sent_bytes_per_second") for x in metrics_of(folder)))
+        steps = env_steps_logged(folder)
+        wait_until(lambda: env_steps_logged(folder) > steps + 200)
+        wait_until(lambda: any(x.get("cluster/sent_bytes_per_second") for x in rows_of(folder)))
         # Learner 1 hears learner 0.
-        wait_until(lambda: any("topology/staleness_updates_of_0" in x for x in metrics_of(folder)))
+        wait_until(lambda: any("topology/staleness_updates_of_0" in x for x in rows_of(folder)))
+
+    def restarts() -> int:
+        return sum(x["restarts"] for x in processes_of(folder, "learner"))
 
     run_until(kill, folder, SLOW, **{"topology.name": "gossip"}, placement="cluster")
     assert killed == ["process", "agent"]
-    summary = json.loads((folder / "summary.json").read_text())
-    assert summary["restarts"] == 2
+    assert summary_of(folder)["restarts"] == 2
     log = (folder / "log.txt").read_text()
     assert "Learner 1 died (signal 9) and was restarted" in log
     assert "Learner 2 died (on " in log
-    assert {x["machine"] for x in rows_of(folder) if x["role"] == "learner"} != {""}
+    assert {x["machine"] for x in processes_of(folder, "learner")} != {""}
 
 
 def test_machines_join_and_leave_while_it_trains(tmp_path: Path, cluster: Any) -> None:
@@ -304,12 +294,12 @@ def test_machines_join_and_leave_while_it_trains(tmp_path: Path, cluster: Any) -
     )
     node = None
     try:
-        wait_until(lambda: steps_of(folder) > 100)
+        wait_until(lambda: env_steps_logged(folder) > 100)
         wait_until(lambda: running(folder) == {0, 1, 2, 3})
         node = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
         wait_until(lambda: running(folder) == {0, 1, 2, 3, 4})
-        steps = steps_of(folder)
-        wait_until(lambda: steps_of(folder) > steps + 200)
+        steps = env_steps_logged(folder)
+        wait_until(lambda: env_steps_logged(folder) > steps + 200)
         cluster.remove_node(node, allow_graceful=False)
         node = None
         wait_until(lambda: running(folder) == {0, 1, 2, 3})
@@ -325,33 +315,20 @@ def test_machines_join_and_leave_while_it_trains(tmp_path: Path, cluster: Any) -
     assert "4 on no machine yet" in log
     assert "learner 4 has joined, on " in log
     assert "Learner 4 died (on " in log
-    learnt = json.loads((folder / "summary.json").read_text())["env_steps"]
+    learnt = summary_of(folder)["env_steps"]
     # Whoever was away is in the checkpoint too.
     more: dict[str, Any] = {**settings, "total_env_steps": learnt + 300}
     run(folder, SLOW, **more, placement="inline", resume=True)
-    assert json.loads((folder / "summary.json").read_text())["env_steps"] >= learnt + 300
+    assert summary_of(folder)["env_steps"] >= learnt + 300
     assert any(name.startswith("4/learner.policy.") for name in state_of(folder))
 
 
 def running(folder: Path) -> set[int]:
-    return {x["rank"] for x in rows_of(folder) if x["role"] == "learner" and x["pid"]}
+    return {x["rank"] for x in processes_of(folder, "learner") if x["pid"]}
 
 
 def wait_until(happened: Callable[[], object]) -> None:
     wait_for(happened, "what a cluster does", seconds=WAIT_SECONDS, pause_seconds=0.05)
-
-
-def metrics_of(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows so far, all but one that is being written."""
-    try:
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-    except OSError:
-        return []
-    return [json.loads(x) for x in lines if x.endswith("}")]
-
-
-def steps_of(folder: Path) -> int:
-    return max((x["env_steps"] for x in metrics_of(folder)), default=0)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals")
@@ -371,7 +348,7 @@ def test_ctrl_c_is_heard_while_no_machine_has_room(tmp_path: Path) -> None:
         ray.get([x.here.remote() for x in tenants], timeout=WAIT_SECONDS)
         # It would wait for longer than this test may take.
         run_until(wait, folder, SLOW, placement="cluster", **{"cluster.wait_seconds": 10_000.0})
-        assert steps_of(folder) == 0
+        assert env_steps_logged(folder) == 0
         no_place = r"no place in the cluster for .*each host needs 1 CPUs, and 0 CPUs are free; "
         with pytest.raises(RunFailed, match=no_place):
             run(tmp_path / "other", placement="cluster", **{"cluster.wait_seconds": 1.0})
@@ -444,9 +421,6 @@ def test_without_ray_the_command_says_what_to_type(
 @pytest.mark.slow
 def test_a_cluster_that_asks_for_a_token_is_shown_the_users(tmp_path: Path) -> None:
     """`ray start` asks for a token once the user has one, which a first run of a cluster of its own makes."""
-    import subprocess
-    import sys
-
     token = tmp_path / ".ray" / "auth_token"
     token.parent.mkdir()
     token.write_text("0123456789abcdef" * 4)

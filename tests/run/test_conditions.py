@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import stat
@@ -12,10 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from programs import gossamer as gossamer_command
-from sessions import slow
-from waiting import PATIENCE_SECONDS
+from sessions import env_steps_logged, slow, summary_of
+from waiting import PATIENCE_SECONDS, wait_for
 
 import gossamer
 
@@ -66,40 +66,27 @@ def test_a_run_that_is_suspended_goes_on(tmp_path: Path, words: list[str]) -> No
     """As by Ctrl-Z, or by a laptop's lid: all its processes stand still for longer than it has patience."""
     process = start(tmp_path, [], *words, "--total-env-steps=1e9", "--patience-seconds=3",
                     start_new_session=True)  # fmt: skip
-    metrics = tmp_path / "run" / "metrics.jsonl"
-
-    def steps() -> int:
-        rows = metrics.read_text().splitlines() if metrics.exists() else []
-        return json.loads(rows[-1])["env_steps"] if rows else 0
+    folder = tmp_path / "run"
 
     def wait_for_more_than(count: int) -> None:
-        until = time.monotonic() + 60
-        while steps() <= count:
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_for(lambda: env_steps_logged(folder) > count or process.poll() is not None, "steps")
+        assert process.poll() is None, process.communicate()
 
     wait_for_more_than(0)
-    family = [process.pid, *map(int, _children(process.pid))]
-    for pid in family:
-        os.kill(pid, signal.SIGSTOP)
+    leader = psutil.Process(process.pid)
+    family = [leader, *leader.children(recursive=True)]
+    for member in family:
+        member.suspend()
     time.sleep(6)
-    before = steps()
-    for pid in reversed(family):
-        os.kill(pid, signal.SIGCONT)
+    before = env_steps_logged(folder)
+    for member in reversed(family):
+        member.resume()
     wait_for_more_than(before)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, out + err
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert summary["exit_reason"] == "stopped by SIGTERM"
-    assert summary["restarts"] == 0
-
-
-def _children(pid: int) -> list[str]:
-    import psutil
-
-    return [str(x.pid) for x in psutil.Process(pid).children(recursive=True)]
+    assert summary_of(folder)["exit_reason"] == "stopped by SIGTERM"
+    assert summary_of(folder)["restarts"] == 0
 
 
 def test_a_clock_that_jumps_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from runs import SMALL, state_of
+from runs import SMALL, rows_of, state_of
 
 from gossamer.config import make_config
 from gossamer.run.train import train
 
 TOTAL = 1_600
 BATCH = 4 * 16
-
-
-def rows_of(folder: Path, name: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
 
 
 @pytest.mark.parametrize("learners", [1, 3])
@@ -34,16 +28,16 @@ def test_a_run_counts_the_steps_of_its_episodes(tmp_path: Path, learners: int) -
         "run_folder": str(tmp_path / "run"),
     }
     summary = train(make_config("CartPole-v1", given), quiet=True).summary
-    episodes = rows_of(tmp_path / "run", "episodes.jsonl")
+    episodes = rows_of(tmp_path / "run", "episodes")
     begun = [x for name, x in state_of(tmp_path / "run").items() if name.endswith("0.length")]
     assert len(begun) == learners
     steps = sum(row["length"] for row in episodes) + sum(int(x.sum()) for x in begun)
     assert summary["env_steps"] == steps
     assert learners * TOTAL <= steps < learners * (TOTAL + BATCH), "whole batches"
-    last = rows_of(tmp_path / "run", "metrics.jsonl")[-1]
+    last = rows_of(tmp_path / "run")[-1]
     assert last["env_steps"] == steps
     assert steps < last["version"] * learners * BATCH, "some rows were resets"
-    (scored,) = rows_of(tmp_path / "run", "evaluation.jsonl")
+    (scored,) = rows_of(tmp_path / "run", "evaluation")
     assert scored["env_steps"] == steps
     told = [row["env_steps"] for row in episodes if row["learner"] == 0]
     assert told == sorted(told)

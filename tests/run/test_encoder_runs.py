@@ -9,12 +9,12 @@ import nested_envs
 import numpy as np
 import pytest
 import torch
-from runs import assert_same, state_of
+from runs import assert_resumes, state_of
 
 import gossamer
 from gossamer import cli
 from gossamer.build.auto import make_plan
-from gossamer.config import make_config
+from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
 from gossamer.machine import Machine
 from gossamer.run.train import train
@@ -40,12 +40,10 @@ ENCODERS: dict[str, Any] = {
 }
 
 
-def run(folder: Path, steps: int, *, resume: bool = False, **settings: Any) -> Path:
-    given = {**SMALL, "policy.encoders": ENCODERS, **settings}
+def config(folder: Path, steps: int) -> TrainConfig:
+    given = {**SMALL, "policy.encoders": ENCODERS}
     given |= {"run_folder": str(folder), "total_env_steps": steps}
-    config = make_config("nested_envs:Everything", given)
-    train(config, quiet=True, resume=folder if resume else None)
-    return folder
+    return make_config("nested_envs:Everything", given)
 
 
 @pytest.mark.parametrize(
@@ -61,23 +59,22 @@ def test_the_plan_is_that_of_the_layers(
     encoders: dict[str, str], precision: str, rows: int
 ) -> None:
     settings = {**SMALL, "policy.encoders": encoders, "policy.torso": "elite"}
-    config = make_config("nested_envs:Everything", settings)
-    spec = read_spec(config.env_id, config.env, 0, tries=False)
+    made = make_config("nested_envs:Everything", settings)
+    spec = read_spec(made.env_id, made.env, 0, tries=False)
     machine = Machine(2, "a processor", (), ("cpu",), "2.13.0")
-    plan = make_plan(config, spec, machine)
+    plan = make_plan(made, spec, machine)
     assert (plan.precision, plan.micro_batch_rows) == (precision, rows)
 
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one batch."""
-    return run(tmp_path_factory.mktemp("begun") / "run", 32)
+    return train(config(tmp_path_factory.mktemp("begun") / "run", 32), quiet=True).folder
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_and_is_loaded(tmp_path: Path) -> None:
-    whole = run(tmp_path / "whole", 256)
-    run(tmp_path / "parts", 128)
-    assert_same(whole, run(tmp_path / "parts", 256, resume=True))
+    whole = tmp_path / "whole"
+    assert_resumes(config(whole, 256), config(tmp_path / "parts", 256), 128)
     held = state_of(whole)
     assert any("torso.apart./pair/0.layer.weight" in x for x in held)
     assert not any("switches" in x for x in held if "moments" in x)
@@ -137,8 +134,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_made(
 
 def test_a_mask_that_is_seen_beside_one_array_is_trained_and_acted_with(tmp_path: Path) -> None:
     given = {**SMALL, "policy.encoders.action_mask": "mlp", "total_env_steps": 128}
-    config = make_config("masked_envs:Forbids", {**given, "run_folder": str(tmp_path / "run")})
-    train(config, quiet=True)
+    given["run_folder"] = str(tmp_path / "run")
+    train(make_config("masked_envs:Forbids", given), quiet=True)
     held = state_of(tmp_path / "run")
     assert any("torso.apart./action_mask.layers.0.weight" in x for x in held)
     policy = gossamer.load_policy(tmp_path / "run")

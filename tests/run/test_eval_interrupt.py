@@ -14,8 +14,6 @@ from sessions import slow
 from waiting import PATIENCE_SECONDS
 
 import gossamer
-from gossamer.errors import ConfigError
-from gossamer.record.folder import RunFolder
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", slow("PongNoFrameskip-v4")])
@@ -42,15 +40,3 @@ def test_ctrl_c_ends_an_evaluation(tmp_path: Path, env_id: str) -> None:
         child.kill()
     assert child.returncode == 130
     assert said.splitlines()[-1] == "gossamer: interrupted"
-
-
-def test_a_folder_with_runs_below_is_not_a_run_folder(tmp_path: Path) -> None:
-    settings = {"num_envs": 4, "unroll_length": 4, "total_env_steps": 16,
-                "run_folder": str(tmp_path / "runs" / "one")}  # fmt: skip
-    gossamer.train(gossamer.make_config("CartPole-v1", settings), quiet=True)
-    before = sorted(tmp_path.rglob("*"))
-    settings["run_folder"] = str(tmp_path / "runs")
-    with pytest.raises(ConfigError, match=r"other runs below it, such as .*one"):
-        gossamer.train(gossamer.make_config("CartPole-v1", settings), quiet=True)
-    assert sorted(tmp_path.rglob("*")) == before
-    assert RunFolder.open(str(tmp_path / "runs" / "one")).path.exists()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import SMALL, assert_same, config, state_of
+from runs import SMALL, assert_resumes, assert_same, assert_same_state, config, state_of
 from sessions import QUICK, slow, summary_of
 
 from gossamer import cli
@@ -36,13 +36,10 @@ def test_resumed_equals_uninterrupted(
 ) -> None:
     """Inline it is never stopped, so that threads are compared with none too."""
     num_envs = 4 if env_id == "CartPole-v1" else 2
-    common: dict[str, Any] = {"lag": lag, "num_envs": num_envs}
-    train(config(env_id, tmp_path / "one", whole, placement="inline", **common), quiet=True)
-    common["placement"] = placement
-    train(config(env_id, tmp_path / "two", first, **common), quiet=True)
-    longer = config(env_id, tmp_path / "two", whole, **common)
-    train(longer, resume=str(tmp_path / "two"), quiet=True)
-    assert_same(tmp_path / "one", tmp_path / "two")
+    common: dict[str, Any] = {"lag": lag, "num_envs": num_envs, "learner_threads": 3}
+    one = config(env_id, tmp_path / "one", whole, placement="inline", **common)
+    two = config(env_id, tmp_path / "two", whole, placement=placement, **common)
+    assert_resumes(one, two, first)
 
 
 OUTER = {"outer_momentum": 0.6, "outer_rate": 0.8, "outer_nesterov": True}
@@ -84,10 +81,9 @@ def test_an_outer_step_is_resumed_in_its_midst(
     held = state_of(tmp_path / "two")
     assert held["learner.outer.1"].abs().max() > 0.0
     train(run("two", 5), resume=str(tmp_path / "two"), quiet=True)
-    one, two = state_of(tmp_path / "one"), state_of(tmp_path / "two")
-    assert one.keys() == two.keys()
-    assert not [name for name in one if not torch.equal(one[name], two[name])]
-    assert not torch.equal(one["learner.outer.1"], held["learner.outer.1"])
+    assert_same_state(tmp_path / "one", tmp_path / "two")
+    ended = state_of(tmp_path / "one")
+    assert not torch.equal(ended["learner.outer.1"], held["learner.outer.1"])
 
 
 def test_an_outer_step_may_begin_and_end_with_changed_settings(tmp_path: Path) -> None:
@@ -101,15 +97,6 @@ def test_an_outer_step_may_begin_and_end_with_changed_settings(tmp_path: Path) -
         assert bool(kept) == (settings is OUTER)
 
 
-@pytest.mark.parametrize("lag", [slow("0"), "1"])
-def test_threads_compute_what_lock_step_computes(tmp_path: Path, lag: str) -> None:
-    common: dict[str, Any] = {"lag": lag, "learner_threads": 3}
-    for placement in ("inline", "local"):
-        run = config("CartPole-v1", tmp_path / placement, 448, placement=placement, **common)
-        train(run, quiet=True)
-    assert_same(tmp_path / "inline", tmp_path / "local")
-
-
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 def test_recurrent_state_is_resumed(tmp_path: Path, core: str) -> None:
     def run(name: str, steps: int) -> TrainConfig:
@@ -118,10 +105,7 @@ def test_recurrent_state_is_resumed(tmp_path: Path, core: str) -> None:
         made = make_config("CartPole-v1", {**settings, "learner_threads": 1})
         return dataclasses.replace(made, run_folder=str(tmp_path / name), total_env_steps=steps)
 
-    train(run("one", 320), quiet=True)
-    train(run("two", 128), quiet=True)
-    train(run("two", 320), resume=str(tmp_path / "two"), quiet=True)
-    assert_same(tmp_path / "one", tmp_path / "two")
+    assert_resumes(run("one", 320), run("two", 320), 128)
 
 
 def test_another_seed_differs(tmp_path: Path) -> None:

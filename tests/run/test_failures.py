@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import resource
@@ -18,6 +17,7 @@ from typing import Any
 import broken_envs
 import psutil
 import pytest
+from runs import rows_of, state_of
 from sessions import QUICK, checkpoints, summary_of, wait_for
 
 import gossamer.envs.repeats
@@ -77,8 +77,7 @@ def test_an_env_that_raises_in_a_worker(tmp_path: Path, capsys: Any) -> None:
 
 def test_a_killed_worker(tmp_path: Path, capsys: Any) -> None:
     def kill_one() -> None:
-        log = tmp_path / "a run" / "metrics.jsonl"
-        wait_for(lambda: log.exists() and log.stat().st_size, "training")
+        wait_for(lambda: rows_of(tmp_path / "a run"), "training")
         env_workers()[-1].kill()
 
     killer = threading.Thread(target=kill_one)
@@ -108,10 +107,9 @@ def test_one_number_that_is_not_finite_is_skipped_and_counted(tmp_path: Path) ->
     broken_envs.NanOnce.steps_of_all, broken_envs.NanOnce.spoilt = 0, False
     assert train("broken_envs:NanOnce", tmp_path / "a run", steps=640) == 0
     assert broken_envs.NanOnce.spoilt
-    last = json.loads((tmp_path / "a run" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["learner/nonfinite_updates"] == 1
-    tensors = CheckpointStore(tmp_path / "a run" / "checkpoints", 0).load("last").tensors
-    learnt = [x for name, x in tensors.items() if name.startswith("learner.")]
+    assert rows_of(tmp_path / "a run")[-1]["learner/nonfinite_updates"] == 1
+    state = state_of(tmp_path / "a run")
+    learnt = [x for name, x in state.items() if name.startswith("learner.")]
     assert all(x.isfinite().all() for x in learnt if x.is_floating_point())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import json
 import os
 import signal
 import time
@@ -14,12 +13,11 @@ from typing import Any
 import psutil
 import pytest
 import torch
-from fleets import TOPOLOGIES, assert_same_rows, config, pids_of
+from fleets import TOPOLOGIES, config
 from held_envs import steps_for
-from runs import state_of
+from runs import assert_resumes, log_of, pids_of, rows_of, state_of
 from sessions import QUICK, Session, checkpoints, slow, summary_of, wait_for
 
-from gossamer.config import make_config
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.run.checkpoint_contents import policy_of
@@ -29,64 +27,51 @@ from gossamer.run.train import train
 
 
 @pytest.mark.parametrize(
-    ("topology", "lag"),
+    ("topology", "per_process", "lag"),
     [
-        ("allreduce", "1"),
-        ("gossip in step", "0"),
-        slow("diffusion", "1"),
-        slow("diffusion once a version", "1"),
+        ("allreduce", 1, "1"),
+        ("gossip in step", 1, "0"),
+        ("diffusion", 2, "1"),
+        ("diffusion once a version", 1, "1"),
     ],
 )
-def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str, lag: str) -> None:
-    for placement in ("inline", "local"):
-        made = config(
-            tmp_path / placement, TOPOLOGIES[topology], 3 * 256, placement=placement, lag=lag
-        )
-        train(made, quiet=True)
-        rows = [
-            json.loads(x) for x in (tmp_path / placement / "metrics.jsonl").read_text().splitlines()
-        ]
+def test_resumed_equals_uninterrupted(
+    tmp_path: Path, topology: str, per_process: int, lag: str
+) -> None:
+    """Inline, so that processes are compared with none too."""
+    run = TOPOLOGIES[topology], 3 * 320
+    one = config(tmp_path / "one", *run, lag=lag, placement="inline")
+    two = config(tmp_path / "two", *run, lag=lag, learners_per_process=per_process)
+    assert_resumes(one, two, 3 * 128, ordered=False)
+    log = log_of(tmp_path / "two")
+    begun = log.index(f"starting {3 if per_process == 1 else 2} processes")
+    assert log[begun + 1].startswith("restoring took ")
+    for name in ("one", "two"):
+        rows, summary = rows_of(tmp_path / name), summary_of(tmp_path / name)
         last = [row for row in rows if row["learner"] == 0][-1]
-        summary = summary_of(tmp_path / placement)
         # whole batches, of which some rows are resets
-        assert 3 * 256 <= last["env_steps"] == summary["env_steps"] < 3 * 320
+        assert 3 * 320 <= last["env_steps"] == summary["env_steps"] < 3 * 384
         assert summary["steps_per_second"] == last["steps_per_second"]
         told = [(row["learner"], row["updates"]) for row in rows]
         assert sorted({rank for rank, _ in told}) == [0, 1, 2]
         assert len(told) == len(set(told)), "no row twice"
-    one, other = state_of(tmp_path / "inline"), state_of(tmp_path / "local")
-    assert one.keys() == other.keys()
-    assert [name for name in one if not torch.equal(one[name], other[name])] == []
-
-
-@pytest.mark.parametrize(
-    ("topology", "per_process"),
-    [("allreduce", 1), ("diffusion", 2), ("diffusion once a version", 1)],
-)
-def test_resumed_equals_uninterrupted(
-    tmp_path: Path, topology: str, per_process: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Inline, so that processes are compared with none too."""
-    one = config(tmp_path / "one", TOPOLOGIES[topology], 3 * 320, placement="inline", lag="1")
-    train(one, quiet=True)
-    common = {"learners_per_process": per_process, "lag": "1"}
-    train(config(tmp_path / "two", TOPOLOGIES[topology], 3 * 128, **common), quiet=True)
-    longer = config(tmp_path / "two", TOPOLOGIES[topology], 3 * 320, **common)
-    train(longer, resume=str(tmp_path / "two"))
-    told = f"starting {3 if per_process == 1 else 2} processes\nrestoring took "
-    assert told in capsys.readouterr().err
-    state = state_of(tmp_path / "one")
-    assert_same_rows(tmp_path / "one", tmp_path / "two")
     if topology == "allreduce":
-        learners = [policy_of(state, rank) for rank in range(3)]
-        for held in learners[1:]:
-            assert all(torch.equal(x, learners[0][name]) for name, x in held.items())
+        assert_alike(tmp_path / "one")
+
+
+def assert_alike(folder: Path) -> None:
+    """Check that all learners of a run have the same policy, to the bit."""
+    state = state_of(folder)
+    first, *others = (policy_of(state, rank) for rank in range(3))
+    for held in others:
+        assert all(torch.equal(x, first[name]) for name, x in held.items())
 
 
 SETTINGS = [*QUICK, "--num-learners", "3", "--checkpoint-every-seconds", "0.5"]
 WORDS = ["CartPole-v1", *SETTINGS]
 HELD = ["held_envs:HeldCartPole", *SETTINGS]
 """Of runs in which somebody is killed, and which then go on to their end."""
+ENDLESS = ["--total-env-steps", "10000000", "--run-folder", "run"]
 
 
 @pytest.mark.parametrize(
@@ -109,13 +94,12 @@ def test_a_dead_learner_is_replaced_while_the_others_go_on(
         for _ in range(deaths):
             session.wait_for(lambda: len(set(pids_of(folder))) == 3, "three processes")
             before = pids_of(folder)
-            seen = _rows(folder)
-            session.wait_for(lambda seen=seen: _rows(folder) > seen + 1, "progress")
+            seen = len(rows_of(folder))
+            session.wait_for(lambda seen=seen: len(rows_of(folder)) > seen + 1, "progress")
             os.kill(before[1], signal.SIGKILL)
             session.wait_for(lambda before=before: pids_of(folder)[1] != before[1], "a new process")
         session.release()
-        code, out, err = session.end()
-    assert code == 0, (out, err)
+        session.ends()
     summary = summary_of(folder)
     assert summary["restarts"] == deaths
     assert summary["env_steps"] >= total
@@ -144,8 +128,7 @@ def test_a_group_that_loses_a_member_at_its_end_trains_on(
     assert 2 * 256 <= steps < 2 * 320
     assert 0 <= steps - deaths[0] <= 64  # the other member may have had its last update before it
     assert result.summary["exit_reason"] == "done: total_env_steps reached"
-    rows = [json.loads(x) for x in (result.folder / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["env_steps"] == steps
+    assert rows_of(result.folder)[-1]["env_steps"] == steps
 
 
 def test_a_host_that_is_done_is_not_listened_to(
@@ -179,18 +162,8 @@ def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
     tmp_path: Path, transport: str
 ) -> None:
     folder = tmp_path / "run"
-    words = [
-        *HELD,
-        "topology:allreduce",
-        "--topology.transport",
-        transport,
-        "--optimizer.outer-momentum",
-        "0.3",
-        "--total-env-steps",
-        "10000000",
-        "--run-folder",
-        str(folder),
-    ]
+    words = [*HELD, "topology:allreduce", "--topology.transport", transport, *ENDLESS]
+    words += ["--optimizer.outer-momentum", "0.3"]
     with Session(words, tmp_path) as session:
         session.wait_for(lambda: checkpoints(folder)[-1:] > [0], "a checkpoint")
         before = pids_of(folder)
@@ -200,34 +173,21 @@ def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
         seen = checkpoints(folder)[-1]
         session.wait_for(lambda: checkpoints(folder)[-1] > seen, "another checkpoint")
         session.signal(signal.SIGTERM)
-        code, out, err = session.end()
-    assert code == 0, (out, err)
+        session.ends()
     assert summary_of(folder)["restarts"] == 1
-    learners = [policy_of(state_of(folder), rank) for rank in range(3)]
-    for held in learners[1:]:
-        assert all(torch.equal(x, learners[0][name]) for name, x in held.items())
+    assert_alike(folder)
     assert torch.equal(state_of(folder)["2/learner.outer.1"], state_of(folder)["learner.outer.1"])
-    steps = [
-        json.loads(x)["env_steps"] for x in (folder / "metrics.jsonl").read_text().splitlines()
-    ]
+    steps = [row["env_steps"] for row in rows_of(folder)]
     assert steps == sorted(steps)
 
 
 def test_a_signal_before_the_learners_have_begun_ends_the_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = [
-        *WORDS,
-        "topology:gossip",
-        "--total-env-steps",
-        "10000000",
-        "--run-folder",
-        str(folder),
-    ]
+    words = [*WORDS, "topology:gossip", *ENDLESS]
     with Session(words, tmp_path) as session:
         session.wait_for(lambda: len(pids_of(folder)) == 3, "three processes")
-        session.process.send_signal(signal.SIGINT)
-        code, out, err = session.end()
-    assert code == 0, (out, err)
+        session.signal(signal.SIGINT)
+        session.ends()
     assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
     assert summary_of(folder)["env_steps"] < 10_000_000
     assert checkpoints(folder)
@@ -247,21 +207,9 @@ def test_learners_that_never_talk_learn_from_as_much_each(tmp_path: Path) -> Non
     assert result.summary["env_steps"] == sum(steps)
 
 
-def _rows(folder: Path) -> int:
-    path = folder / "metrics.jsonl"
-    return len(path.read_text().splitlines()) if path.exists() else 0
-
-
 def test_everyone_goes_with_the_supervisor(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = [
-        *WORDS,
-        "topology:gossip",
-        "--total-env-steps",
-        "10000000",
-        "--run-folder",
-        str(folder),
-    ]
+    words = [*WORDS, "topology:gossip", *ENDLESS]
     with Session(words, tmp_path) as session:
         session.wait_for(lambda: checkpoints(folder)[-1:] > [0], "a checkpoint")
         pids = pids_of(folder)
@@ -283,34 +231,20 @@ def _runs(pid: int) -> bool:
 def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
     """The one that took over counts other updates than its peers, and has episodes of its own."""
     folder = tmp_path / "run"
-    words = [
-        *HELD,
-        "topology:diffusion",
-        "--total-env-steps",
-        "10000000",
-        "--run-folder",
-        str(folder),
-    ]
+    words = [*HELD, "topology:diffusion", *ENDLESS]
     with Session(words, tmp_path) as session:
         session.release()
-        session.wait_for(lambda: _rows(folder) > 1 and bool(checkpoints(folder)), "progress")
+        session.wait_for(lambda: len(rows_of(folder)) > 1 and bool(checkpoints(folder)), "progress")
         before = pids_of(folder)
         os.kill(before[0], signal.SIGKILL)
         session.wait_for(lambda: pids_of(folder)[0] != before[0], "a new process")
         seen = checkpoints(folder)[-1]
         session.wait_for(lambda: checkpoints(folder)[-1] > seen + 10, "checkpoints")
-        session.process.send_signal(signal.SIGTERM)
-        code, out, err = session.end()
-    assert code == 0, (out, err)
+        session.signal(signal.SIGTERM)
+        session.ends()
     before_it = summary_of(folder)["env_steps"]
     # Without the checkpoint it was resumed from, another death is survived too.
-    more = [
-        "--resume",
-        str(folder),
-        "--keep-checkpoints",
-        "1",
-    ]
-    with Session(more, tmp_path) as session:
+    with Session(["--resume", "run", "--keep-checkpoints", "1"], tmp_path) as session:
         first = checkpoints(folder)
         session.wait_for(lambda: not set(first) & set(checkpoints(folder)), "later checkpoints")
         before = pids_of(folder)
@@ -318,8 +252,7 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         session.wait_for(lambda: pids_of(folder)[1] != before[1], "a new process")
         session.release()
         session.signal(signal.SIGTERM)
-        code, out, err = session.end()
-    assert code == 0, (out, err)
+        session.ends()
     assert summary_of(folder)["env_steps"] > before_it
     assert summary_of(folder)["restarts"] == 1
 
@@ -346,9 +279,8 @@ def test_another_topology_may_be_resumed_with(tmp_path: Path) -> None:
     assert shared_memory() == before
 
 
-@pytest.mark.parametrize("topology", ["gossip", "allreduce"])
-def test_one_that_always_dies_ends_the_run(tmp_path: Path, topology: str) -> None:
-    made = config(tmp_path / "run", {"name": topology}, 10_000_000, num_learners=2)
+def test_a_group_of_which_one_always_dies_ends_the_run(tmp_path: Path) -> None:
+    made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 10_000_000, num_learners=2)
     made = dataclasses.replace(made, env_id="broken_envs:Kills")
     with pytest.raises(RunFailed, match="died 3 times before a version was complete"):
         train(made, quiet=True)
@@ -356,33 +288,21 @@ def test_one_that_always_dies_ends_the_run(tmp_path: Path, topology: str) -> Non
 
 def test_ctrl_c_saves_and_stops_everyone(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = [
-        *WORDS,
-        "topology:diffusion",
-        "--total-env-steps",
-        "10000000",
-        "--run-folder",
-        str(folder),
-    ]
+    words = [*WORDS, "topology:diffusion", *ENDLESS]
     with Session(words, tmp_path) as session:
-        session.wait_for(lambda: _rows(folder) > 1, "progress")
-        session.process.send_signal(signal.SIGINT)
-        code, out, err = session.end()
-    assert code == 0, (out, err)
+        session.wait_for(lambda: len(rows_of(folder)) > 1, "progress")
+        session.signal(signal.SIGINT)
+        session.ends()
     summary = summary_of(folder)
     assert summary["exit_reason"] == "stopped by SIGINT"
     assert checkpoints(folder)[-1] == summary["updates"]
 
 
-@pytest.mark.parametrize("topology", ["gossip", "allreduce"])
 def test_what_a_learner_cannot_do_ends_the_run_with_its_traceback(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], topology: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = make_config(
-        "broken_envs:Raises",
-        {"num_learners": 2, "topology": {"name": topology}, "num_envs": 4,
-         "run_folder": str(tmp_path / "run"), "total_env_steps": 100_000},
-    )  # fmt: skip
+    made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 100_000, num_learners=2)
+    made = dataclasses.replace(made, env_id="broken_envs:Raises")
     with pytest.raises(RunFailed):
         train(made, quiet=True)
     err = capsys.readouterr().err

@@ -37,6 +37,7 @@ from gossamer.tools.bench import limit_of
 from gossamer.types import empty_trajectory
 
 MACHINE = Machine(2, "a processor", ("a GPU",), ("cpu", "cuda"), "2.13.0")
+LAPTOP = Machine(2, "a processor", (), ("cpu",), "2.13.0")
 
 
 @pytest.fixture
@@ -50,10 +51,10 @@ def gpu(monkeypatch):
     return free
 
 
-def planned(env_id="PongNoFrameskip-v4", **settings):
+def planned(env_id="PongNoFrameskip-v4", *, machine=MACHINE, **settings):
     config = make_config(env_id, settings)
     spec = read_spec(env_id, config.env, 0, tries=False)
-    return config, spec, make_plan(config, spec, MACHINE)
+    return config, spec, make_plan(config, spec, machine)
 
 
 def test_a_cluster_on_which_no_gpus_are_asked_for_computes_without():
@@ -67,27 +68,21 @@ def test_a_cluster_on_which_no_gpus_are_asked_for_computes_without():
 
 @pytest.mark.parametrize("device", ["auto", "cuda"])
 def test_gpus_of_a_cluster_are_used_from_a_machine_that_has_none(device):
-    laptop = Machine(2, "a processor", (), ("cpu",), "2.13.0")
     settings = {"cluster.gpus_per_learner": 1.0, "placement": "cluster", "device": device}
-    config = make_config("PongNoFrameskip-v4", settings)
-    spec = read_spec("PongNoFrameskip-v4", config.env, 0, tries=False)
-    plan = make_plan(config, spec, laptop)
+    config, spec, plan = planned(machine=LAPTOP, **settings)
     assert (plan.device, plan.precision, plan.hardware) == ("cuda", "bf16", "")
     refuse_what_a_gpu_cannot_hold(config, spec, plan)  # it cannot be looked at from here
-    on_cpu = dataclasses.replace(config, device="cpu")
-    assert make_plan(on_cpu, spec, laptop).device == "cpu"
+    assert planned(machine=LAPTOP, **{**settings, "device": "cpu"})[2].device == "cpu"
     with pytest.raises(ConfigError, match="this machine or this build of torch has none"):
-        make_plan(dataclasses.replace(config, placement="local", device="cuda"), spec, laptop)
+        make_plan(dataclasses.replace(config, placement="local", device="cuda"), spec, LAPTOP)
 
 
 def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
     monkeypatch.setattr("gossamer.build.auto.main_is_ours", lambda: True)
 
     def workers(cores, env_id="PongNoFrameskip-v4", **settings):
-        config = make_config(env_id, {"algorithm": "vtrace", "device": "cuda", **settings})
-        spec = read_spec(env_id, config.env, 0, tries=False)
-        machine = dataclasses.replace(MACHINE, cores=cores)
-        plan = make_plan(config, spec, machine)
+        given = {"algorithm": "vtrace", "device": "cuda", **settings}
+        _, _, plan = planned(env_id, machine=dataclasses.replace(MACHINE, cores=cores), **given)
         assert plan.num_envs % plan.env_groups == 0
         return plan.num_envs, plan.env_groups, plan.env_workers
 
@@ -106,10 +101,9 @@ def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
         {"env_id": "CartPole-v1", "num_envs": 64},
     ):
         assert workers(16, **fewer)[2] == 0, fewer
-    config = make_config("PongNoFrameskip-v4", {"algorithm": "vtrace"})
-    spec = read_spec(config.env_id, config.env, 0, tries=False)
-    laptop = Machine(16, "a processor", (), ("cpu",), "2.13.0")
-    assert make_plan(config, spec, laptop).env_workers == 0, "learners make their own"
+    laptop = dataclasses.replace(LAPTOP, cores=16)
+    plan = planned(algorithm="vtrace", machine=laptop)[2]
+    assert plan.env_workers == 0, "learners make their own"
     monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 6 << 30)
     assert workers(16)[2] == 8, "sixteen processes take half of it"
     monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 512 << 20)
@@ -144,9 +138,7 @@ def test_a_command_is_told_from_a_script_of_the_users(tmp_path):
 def test_actors_with_cores_of_their_own_use_them_and_leave_the_learner_its_own():
     def threads(**settings):
         given = {"placement": "cluster", "lag": "1", "num_envs": 64, **settings}
-        config = make_config("PongNoFrameskip-v4", given)
-        spec = read_spec("PongNoFrameskip-v4", config.env, 0, tries=False)
-        plan = make_plan(config, spec, dataclasses.replace(MACHINE, cores=4))
+        _, _, plan = planned(machine=dataclasses.replace(MACHINE, cores=4), **given)
         return plan.learner_threads, plan.actor_threads, plan.env_threads
 
     assert threads() == (2, 1, 4)
@@ -186,15 +178,14 @@ def test_a_replay_on_a_gpu_is_resumed_on_a_machine_without():
         {"name": "uniform", "fraction": 0.5, "device": "cuda"},
     ]
     config = make_config("CartPole-v1", {"algorithm": "laser", "replays": sources})
-    laptop = Machine(2, "a processor", (), ("cpu",), "2.13.0")
 
     def kept(machine, *given):
         return for_this_machine(config, machine, set(given), planned()[2]).replays[1].device
 
-    assert kept(laptop) == "auto"
-    assert kept(laptop, "replays.1.capacity_steps") == "auto"
-    assert kept(laptop, "replays.1.device") == "cuda"
-    assert kept(laptop, "replays") == "cuda"
+    assert kept(LAPTOP) == "auto"
+    assert kept(LAPTOP, "replays.1.capacity_steps") == "auto"
+    assert kept(LAPTOP, "replays.1.device") == "cuda"
+    assert kept(LAPTOP, "replays") == "cuda"
     assert kept(MACHINE) == "cuda"
 
 

@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 
 import pytest
-import torch
 from held_envs import HeldLater, steps_for
-from sessions import QUICK, Session, checkpoints, episodes_of, summary_of, tensors_of
+from runs import assert_same
+from sessions import QUICK, Session, checkpoints, summary_of
 
 from gossamer import cli
 
@@ -33,14 +33,9 @@ def test_killed_equals_uninterrupted(tmp_path: Path, kills: int, seconds: int) -
             session.wait_for(lambda b=before: checkpoints(two)[-1:] > b[-1:], "a checkpoint")
             session.let_run(chance.uniform(0.0, 0.3))
             session.process.kill()
-            code, _, err = session.end()
-        assert code == -9, err
+            session.ends(code=-9)
     with Session(["--resume", str(two)], tmp_path) as session:
         session.release()
-        code, _, err = session.end(0.8 * seconds)  # most of the steps are still to come
-    assert code == 0, err
+        session.ends(seconds=0.8 * seconds)  # most of the steps are still to come
     assert summary_of(two)["exit_reason"] == "done: total_env_steps reached"
-    a, b = tensors_of(one), tensors_of(two)
-    assert a.keys() == b.keys()
-    assert not [name for name in a if not torch.equal(a[name], b[name])]
-    assert episodes_of(one) == episodes_of(two)
+    assert_same(one, two)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from runs import SMALL, assert_same, returns_of, state_of
+from runs import SMALL, assert_resumes, returns_of, rows_of, state_of
 from sessions import slow
 
 from gossamer.config import TrainConfig, make_config
@@ -30,12 +28,6 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def each_with(fast: Sequence[str], others: Sequence[str]) -> list[Any]:
-    """Return every topology with one value, and with another for the slow tests."""
-    pairs = [*zip(TOPOLOGIES, fast, strict=True)]
-    return [*pairs, *(slow(*x) for x in zip(TOPOLOGIES, others, strict=True))]
-
-
 def config(
     folder: Path, topology: str, steps: int, env_id: str = "CartPole-v1", **settings: Any
 ) -> TrainConfig:
@@ -50,46 +42,30 @@ def config(
     return dataclasses.replace(made, run_folder=str(folder), total_env_steps=steps)
 
 
-@pytest.mark.parametrize(("topology", "lag"), each_with("10011", "01100"))
-def test_resumed_equals_uninterrupted(tmp_path: Path, topology: str, lag: str) -> None:
-    common: dict[str, Any] = {"lag": lag}
-    train(config(tmp_path / "one", topology, 3 * 320, **common), quiet=True)
-    train(config(tmp_path / "two", topology, 3 * 128, **common), quiet=True)
-    longer = config(tmp_path / "two", topology, 3 * 320, **common)
-    train(longer, resume=str(tmp_path / "two"), quiet=True)
-    assert_same(tmp_path / "one", tmp_path / "two")
-    learners = [policy_of(state_of(tmp_path / "one"), rank) for rank in range(3)]
-    alike = [
-        all(torch.equal(x, learners[0][name]) for name, x in held.items()) for held in learners
-    ]
-    assert alike == [True, topology == "allreduce", topology == "allreduce"]
-    assert {env for env, *_ in returns_of(tmp_path / "one")} <= set(range(12))
+USUAL = zip(TOPOLOGIES, ("gru", "lstm", "lstm", "gru", "lstm"), "10011", strict=True)
+OTHERS = zip(TOPOLOGIES, ("lstm", "gru", "gru", "lstm", "gru"), "01100", strict=True)
 
 
-@pytest.mark.parametrize(
-    ("topology", "core"),
-    each_with(["gru", "lstm", "lstm", "gru", "lstm"], ["lstm", "gru", "gru", "lstm", "gru"]),
-)
-def test_recurrent_policies_of_continuous_actions_mix_and_resume(
-    tmp_path: Path, topology: str, core: str
-) -> None:
+@pytest.mark.parametrize(("topology", "core", "lag"), [*USUAL, *(slow(*case) for case in OTHERS)])
+def test_learners_mix_and_resume(tmp_path: Path, topology: str, core: str, lag: str) -> None:
+    """With recurrent policies of continuous actions."""
     algorithm = {"name": "vtrace", "passes": 2, "num_minibatches": 2, "value_norm": True}
     common: dict[str, Any] = {
         "env_id": "Pendulum-v1",
         "policy": {"core": core, "core_size": 8, "hidden_sizes": [8], "last_action": True},
         "algorithm": algorithm,
+        "lag": lag,
+        "max_episode_steps": 20,
     }
-    train(config(tmp_path / "one", topology, 3 * 192, **common), quiet=True)
-    train(config(tmp_path / "two", topology, 3 * 64, **common), quiet=True)
-    longer = config(tmp_path / "two", topology, 3 * 192, **common)
-    train(longer, resume=str(tmp_path / "two"), quiet=True)
-    assert_same(tmp_path / "one", tmp_path / "two")
+    one, two = (config(tmp_path / x, topology, 3 * 256, **common) for x in ("one", "two"))
+    assert_resumes(one, two, 3 * 64)
     learners = [policy_of(state_of(tmp_path / "one"), rank) for rank in range(3)]
     held = [name for name in learners[0] if name.startswith("core.") or name == "log_std"]
     assert len(held) == 5
     for name in held:  # mixed, or never heard of each other
         apart = [(x[name] - learners[0][name]).abs().max() for x in learners[1:]]
         assert all(x == 0.0 for x in apart) == (topology == "allreduce")
+    assert {env for env, *_ in returns_of(tmp_path / "one")} == set(range(12))
 
 
 def test_tasks_are_dealt_told_and_scored(tmp_path: Path) -> None:
@@ -101,7 +77,7 @@ def test_tasks_are_dealt_told_and_scored(tmp_path: Path) -> None:
     }
     made = config(tmp_path / "run", "diffusion", 3 * 192, "RandomExtremeAcrobot-v1", **settings)
     train(made, quiet=True)
-    rows = [json.loads(x) for x in (tmp_path / "run/episodes.jsonl").read_text().splitlines()]
+    rows = rows_of(tmp_path / "run", "episodes")
     # Two environments play the same task, which has the same links whenever it is played.
     assert {(row["learner"], row["env"], row["task"]) for row in rows} == {
         (rank, 4 * rank + i, 2 * rank + i // 2) for rank in range(3) for i in range(4)
@@ -110,7 +86,7 @@ def test_tasks_are_dealt_told_and_scored(tmp_path: Path) -> None:
     assert len(masses) == len({mass for _, mass in masses}) == 6
     lines = (tmp_path / "run/monitor/11.monitor.csv").read_text().splitlines()
     assert lines[1] == "r,l,t,mass,length,inertia,success"
-    row = json.loads((tmp_path / "run/evaluation.jsonl").read_text().splitlines()[0])
+    row = rows_of(tmp_path / "run", "evaluation")[0]
     assert row["tasks"] == [0, 1, 2, 3, 4, 5]
     assert row["held_out"]["tasks"] == [0, 1, 2]
     assert len(row["returns"]) == 6
@@ -171,10 +147,10 @@ def test_who_is_evaluated(tmp_path: Path, topology: str, scored: list[Any]) -> N
     evaluation = {"every_seconds": 1e-9, "max_time_fraction": 1.0, "episodes": 1}
     more: dict[str, Any] = {"evaluation": evaluation, "max_episode_steps": 10}
     train(config(tmp_path / "run", topology, 3 * 640, **more), quiet=True)
-    rows = [json.loads(x) for x in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
+    rows = rows_of(tmp_path / "run", "evaluation")
     turns = [row["learner"] for row in rows if not row["confirmation"]]
     assert turns[: len(scored)] == scored
-    metrics = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    metrics = rows_of(tmp_path / "run")
     assert {row["learner"] for row in metrics} == {0, 1, 2}
     assert (metrics[-1]["topology/disagreement"] > 0.0) == (topology != "allreduce")
     told = [row["evaluation_learner"] for row in metrics if "evaluation_learner" in row]
@@ -184,7 +160,7 @@ def test_who_is_evaluated(tmp_path: Path, topology: str, scored: list[Any]) -> N
 
 def shares_of(run: Path) -> dict[int, dict[str, float]]:
     """Return each learner's shares of the time between its first row and its last one."""
-    rows = [json.loads(x) for x in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(run)
     shares: dict[int, dict[str, float]] = {}
     for rank in sorted({row["learner"] for row in rows}):
         own = [row for row in rows if row["learner"] == rank]

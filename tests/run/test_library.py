@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from programs import Program
+from runs import rows_of
 from waiting import PATIENCE_SECONDS, wait_for
 
 import gossamer
@@ -73,8 +73,7 @@ def test_a_programs_function_is_told_rows_and_stops_the_run(tmp_path: Path) -> N
     given = {**SHORT, "total_env_steps": 10**9, "run_folder": str(folder)}
     result = gossamer.train("CartPole-v1", quiet=True, on_row=on_row, **given)
     assert result.summary["exit"] == {"kind": "stopped", "cause": "on_row"}
-    written = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert rows == written, "nothing more and nothing else, the last row included"
+    assert rows == rows_of(folder), "nothing more and nothing else, the last row included"
     assert result.summary["updates"] == rows[-1]["updates"]
     assert list((folder / "checkpoints").iterdir())
 
@@ -100,8 +99,7 @@ def test_a_run_that_a_function_stops_plays_its_last_evaluation(tmp_path: Path) -
         given = {**SHORT, "total_env_steps": env_steps, "run_folder": str(folder)}
         given |= {"evaluation.every_seconds": 1000.0, "evaluation.episodes": 1}
         result = gossamer.train("CartPole-v1", quiet=True, on_row=lambda _: True, **given)
-        lines = (folder / "evaluation.jsonl").read_text().splitlines()
-        return result.summary, [json.loads(line)["updates"] for line in lines]
+        return result.summary, [row["updates"] for row in rows_of(folder, "evaluation")]
 
     summary, evaluated = stopped_after(10**9)
     assert summary["exit"] == {"kind": "stopped", "cause": "on_row"}
@@ -176,11 +174,8 @@ for seed in range(3):
 
 
 def when_it_learns(process: subprocess.Popen[str] | Forked, folder: Path) -> None:
-    until = time.monotonic() + 60
-    while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait_for(lambda: rows_of(folder) or process.poll() is not None, "learning")
+    assert process.poll() is None, process.communicate()
 
 
 @pytest.mark.parametrize(

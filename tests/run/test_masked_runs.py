@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from masked_envs import LENGTH, Combined, Forbids, Maze, Observed, Parts
-from runs import SMALL, state_of
+from runs import SMALL, assert_resumes
 from sessions import slow
 
 import gossamer
@@ -18,10 +18,6 @@ from gossamer.config import make_config
 from gossamer.run.train import train
 
 NAMES = ["a2c", "vtrace", "laser", "ppo", "impact"]
-FEW_STEPS = {x: {"name": x} for x in NAMES} | {
-    "ppo": {"name": "ppo", "passes": 2, "num_minibatches": 2}
-}
-"""The suite's 40 steps of PPO's optimizer for each batch take long."""
 
 
 def settings(folder: Path, **more: Any) -> dict[str, Any]:
@@ -41,7 +37,7 @@ OTHERS = [
 @pytest.mark.parametrize(("algorithm", "core"), [*USUAL, *OTHERS])
 def test_no_forbidden_action_is_taken(tmp_path: Path, algorithm: str, core: str) -> None:
     """Neither in training nor in greedy and sampled evaluations, from replays that hold other policies' rows too."""
-    more: dict[str, Any] = {"algorithm": FEW_STEPS[algorithm], "policy.core": core}
+    more: dict[str, Any] = {"algorithm.name": algorithm, "policy.core": core}
     if algorithm in ("laser", "vtrace"):
         quarter = {"fraction": 0.25, "capacity": 20}
         kinds = ("uniform", "elite", "attentive")
@@ -91,30 +87,24 @@ def test_no_forbidden_action_is_taken_in_a_hundred_thousand_steps(
         assert set(scored.lengths) == {LENGTH}
 
 
-@pytest.mark.parametrize(
-    "topology",
-    [{"name": "allreduce"}, {"name": "gossip"}, {"name": "diffusion", "adjacency": "ring"}],
-)
-def test_learners_mix_masked_policies(tmp_path: Path, topology: dict[str, Any]) -> None:
+@pytest.mark.parametrize("env_id", ["masked_envs:Observed", "joint_envs:Forbidding"])
+@pytest.mark.parametrize("topology", MIXED.values(), ids=lambda x: x["name"])
+def test_learners_mix_masked_policies(
+    tmp_path: Path, topology: dict[str, Any], env_id: str
+) -> None:
     given = settings(tmp_path / "run", num_learners=3, topology=topology, placement="inline")
-    result = train(make_config("masked_envs:Observed", given), quiet=True)
+    result = train(make_config(env_id, given), quiet=True)
     assert result.summary["exit_reason"] == "done: total_env_steps reached"
 
 
 def test_a_run_keeps_where_its_mask_was_and_resumes_to_the_bit(tmp_path: Path) -> None:
     given = settings(
         tmp_path / "run", placement="inline", algorithm={"name": "vtrace"},
-        **{"policy.core": "lstm", "evaluation.every_seconds": 0.0, "total_env_steps": 256},
+        **{"policy.core": "lstm", "evaluation.every_seconds": 0.0, "total_env_steps": 512},
     )  # fmt: skip
-    train(make_config("masked_envs:Forbids", given), quiet=True)
-    held = (tmp_path / "run" / "config.json").read_text()
-    assert '"mask": "info"' in held
-    longer = {**given, "total_env_steps": 512}
-    train(make_config("masked_envs:Forbids", longer), resume=str(tmp_path / "run"), quiet=True)
-    whole = {**longer, "run_folder": str(tmp_path / "whole")}
-    train(make_config("masked_envs:Forbids", whole), quiet=True)
-    one, other = state_of(tmp_path / "run"), state_of(tmp_path / "whole")
-    assert [name for name, x in one.items() if not torch.equal(x, other[name])] == []
+    parts = make_config("masked_envs:Forbids", given)
+    assert_resumes(replace(parts, run_folder=str(tmp_path / "whole")), parts, 256)
+    assert '"mask": "info"' in (tmp_path / "run" / "config.json").read_text()
 
 
 def test_it_learns_what_is_allowed(tmp_path: Path) -> None:

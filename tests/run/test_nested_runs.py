@@ -10,13 +10,12 @@ from typing import Any
 import nested_envs
 import numpy as np
 import pytest
-import torch
-from runs import assert_same, state_of
-from sessions import QUICK, Session, slow, summary_of
+from runs import assert_resumes, assert_same, assert_same_state, state_of
+from sessions import QUICK, Session, run_session, summary_of
 
 import gossamer
 from gossamer import cli
-from gossamer.config import make_config
+from gossamer.config import TrainConfig, make_config
 from gossamer.run.train import train
 
 SMALL: dict[str, Any] = {
@@ -42,11 +41,13 @@ LASER: dict[str, Any] = {
 }
 
 
-def run(folder: Path, steps: int, *, name: str = "Everything", resume: bool = False, **settings: Any) -> Path:  # fmt: skip
+def config(folder: Path, steps: int, name: str = "Everything", **settings: Any) -> TrainConfig:
     given = {**SMALL, **settings, "run_folder": str(folder), "total_env_steps": steps}
-    config = make_config(f"nested_envs:{name}", given)
-    train(config, quiet=True, resume=folder if resume else None)
-    return folder
+    return make_config(f"nested_envs:{name}", given)
+
+
+def run(folder: Path, steps: int, name: str = "Everything", **settings: Any) -> Path:
+    return train(config(folder, steps, name, **settings), quiet=True).folder
 
 
 @pytest.mark.parametrize(
@@ -63,10 +64,9 @@ def test_resumed_equals_uninterrupted(
     """Without processes it is never stopped, so that processes are compared with none too."""
     settings = {**settings, "placement": placement}
     alone = {**settings, "placement": "inline", "env.workers": 0}
-    whole = run(tmp_path / "whole", 256, **alone)
-    run(tmp_path / "parts", 128, **settings)
-    assert_same(whole, run(tmp_path / "parts", 256, resume=True, **settings))
-    assert any("obs/pair/1" in x for x in state_of(whole))
+    whole = config(tmp_path / "whole", 256, **alone)
+    assert_resumes(whole, config(tmp_path / "parts", 256, **settings), 128)
+    assert any("obs/pair/1" in x for x in state_of(tmp_path / "whole"))
 
 
 def test_a_killed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
@@ -78,28 +78,17 @@ def test_a_killed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
         session.wait_for(there, "checkpoints")
         session.signal(signal.SIGKILL)
         session.end()
-    seldom = ["--checkpoint-every-seconds", "60"]
-    with Session(["--resume", "run", *seldom], tmp_path) as session:
-        code, _, err = session.end()
-    assert code == 0, err
-    assert "resumed exactly" in err
-    again = [x if x != "run" else "whole" for x in words]
-    with Session(again, tmp_path) as session:
-        assert session.end()[0] == 0
+    again = ["--resume", "run", "--checkpoint-every-seconds", "60"]
+    assert "resumed exactly" in run_session(again, tmp_path)
+    run_session([x if x != "run" else "whole" for x in words], tmp_path)
     assert_same(tmp_path / "whole", tmp_path / "run")
 
 
-@pytest.mark.parametrize("topology", [slow("gossip"), "diffusion", "allreduce"])
-def test_learners_in_processes_compute_what_one_process_does(tmp_path: Path, topology: str) -> None:
-    settings: dict[str, Any] = {**PPO, "num_learners": 2, "topology.name": topology, "lag": "0"}
-    if topology != "allreduce":
-        settings["topology.max_staleness"] = 0
-    vectors: dict[str, Any] = {"name": "Vectors", **settings}
-    inline = run(tmp_path / "inline", 256, **vectors, placement="inline")
-    local = run(tmp_path / "local", 256, **vectors, placement="local")
-    a, b = state_of(inline), state_of(local)
-    assert a.keys() == b.keys()
-    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+def test_learners_in_processes_compute_what_one_process_does(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {**PPO, "num_learners": 2, "topology.name": "diffusion", "lag": "0"}
+    for placement in ("inline", "local"):
+        run(tmp_path / placement, 256, "Vectors", **settings, placement=placement)
+    assert_same_state(tmp_path / "inline", tmp_path / "local")
 
 
 def test_actors_in_processes_collect_what_one_does(tmp_path: Path) -> None:
@@ -113,7 +102,7 @@ def test_it_learns_what_its_first_leaf_names(tmp_path: Path) -> None:
     """Every step pays for the action that `state/position` names: 7 at most, a third of it by chance."""
     settings: dict[str, Any] = {**PPO, "num_envs": 8, "unroll_length": 16}
     settings |= {"optimizer.learning_rate": 0.02}
-    folder = run(tmp_path / "run", 4_000, name="Vectors", placement="inline", **settings)
+    folder = run(tmp_path / "run", 4_000, "Vectors", placement="inline", **settings)
     assert summary_of(folder)["mean_return_last_100"] > 6.0
 
 

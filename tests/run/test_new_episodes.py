@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import SMALL, returns_of
+from runs import SMALL, log_of, returns_of
 from sessions import slow
 
 from gossamer.config import TrainConfig, make_config
@@ -26,10 +26,6 @@ def alternating(*names: str) -> list[Any]:
 def config(env_id: str, folder: Path, steps: int, **settings: Any) -> TrainConfig:
     given = {**SMALL, "lag": "1", "run_folder": str(folder), "total_env_steps": steps, **settings}
     return make_config(env_id, given)
-
-
-def log_of(folder: Path) -> list[str]:
-    return [line[20:] for line in (folder / "log.txt").read_text().splitlines()]
 
 
 def meta_of(folder: Path) -> dict[str, Any]:

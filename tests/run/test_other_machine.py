@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import SMALL_ATARI, assert_same, config
+from runs import SMALL_ATARI, assert_same, config, log_of
 
 from gossamer.build.auto import Plan, make_plan
 from gossamer.config import TrainConfig, make_config, to_dict
@@ -36,10 +36,6 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(prepare_module, "this_machine", lambda: machine)
 
     return be
-
-
-def log_of(folder: Path) -> list[str]:
-    return [line[20:] for line in (folder / "log.txt").read_text().splitlines()]
 
 
 def last(folder: Path) -> Checkpoint:

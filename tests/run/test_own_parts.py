@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from programs import gossamer
+from runs import rows_of
 from waiting import PATIENCE_SECONDS
 
 from gossamer import cli, load_policy, make_config, train
@@ -26,6 +27,7 @@ WORDS = (
     "--optimizer.schedule constant --algorithm.passes 2 --algorithm.num-minibatches 2"
 )
 SMALL = WORDS.split()
+SHORT = ["--run-folder", "one", "--total-env-steps", "64", "--placement", "inline"]
 LOSS = "algorithm:my_parts:AdvantageWeighted"
 
 
@@ -44,6 +46,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def policy_of(run: str) -> list[torch.Tensor]:
     return list(load_policy(run).state_dict().values())
+
+
+def ran(*words: str) -> None:
+    """Run a command to its end, which must be a good one."""
+    done = gossamer(*words)
+    assert done.returncode == 0, done.stderr
+
+
+def assert_resumes(*words: str, first: int, whole: int) -> None:
+    """Check that a run that stops and goes on learns what one learns that does not stop."""
+    for run, steps in (("one", whole), ("two", first)):
+        ran("train", *SMALL, *words, "--run-folder", run, "--total-env-steps", str(steps))
+    ran("train", "--resume", "two", "--total-env-steps", str(whole))
+    assert all(map(torch.equal, policy_of("one"), policy_of("two")))
 
 
 def test_the_test_of_an_algorithm_runs_as_printed(folder: Path) -> None:
@@ -65,36 +81,25 @@ def test_the_test_of_an_algorithm_runs_as_printed(folder: Path) -> None:
 
 
 def test_an_algorithm_in_passes_learns_and_resumes_exactly(folder: Path) -> None:
-    words = [*SMALL, "algorithm:my_parts:InPasses", "--optimizer.learning-rate", "3e-3", "--placement=inline"]  # fmt: skip
-    for run, steps in (("one", 6_000), ("two", 3_000)):
-        done = gossamer("train", *words, "--run-folder", run, "--total-env-steps", str(steps))
-        assert done.returncode == 0, done.stderr
-    assert gossamer("train", "--resume", "two", "--total-env-steps", "6000").returncode == 0
-    assert all(map(torch.equal, policy_of("one"), policy_of("two")))
-    rows = [json.loads(x) for x in (folder / "one" / "metrics.jsonl").read_text().splitlines()]
+    words = ["algorithm:my_parts:InPasses", "--optimizer.learning-rate", "3e-3"]
+    assert_resumes(*words, "--placement", "inline", first=3_000, whole=6_000)
+    rows = rows_of(folder / "one")
     assert rows[-1]["return_mean_100"] > 1.5 * rows[0]["return_mean_100"]
 
 
 @pytest.mark.parametrize("placement", ["inline", "local"])
 def test_an_algorithm_trains_resumes_exactly_and_is_evaluated(folder: Path, placement: str) -> None:
-    words = [*SMALL, LOSS, "--algorithm.temperature", "0.5", "--placement", placement, "--lag", "1"]
-    for run, steps in (("one", 960), ("two", 480)):
-        done = gossamer("train", *words, "--run-folder", run, "--total-env-steps", str(steps))
-        assert done.returncode == 0, done.stderr
+    words = [LOSS, "--algorithm.temperature", "0.5", "--placement", placement, "--lag", "1"]
+    assert_resumes(*words, first=480, whole=960)
     config = json.loads((folder / "one" / "config.json").read_text())["algorithm"]
     assert (config["name"], config["temperature"]) == ("my_parts:AdvantageWeighted", 0.5)
-    done = gossamer("train", "--resume", "two", "--total-env-steps", "960")
-    assert done.returncode == 0, done.stderr
-    one, two = policy_of("one"), policy_of("two")
-    assert all(torch.equal(x, y) for x, y in zip(one, two, strict=True))
-    assert gossamer("eval", "one", "--episodes", "1").returncode == 0
+    ran("eval", "one", "--episodes", "1")
 
 
 def test_an_algorithm_from_nothing_trains_at_lag_0_alone(folder: Path) -> None:
     words = [*SMALL[:7], "algorithm:my_parts:Reinforce", "--algorithm.entropy-cost", "0.01"]
-    done = gossamer("train", *words, "--run-folder", "one", "--total-env-steps", "960")
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(x) for x in (folder / "one" / "metrics.jsonl").read_text().splitlines()]
+    ran("train", *words, "--run-folder", "one", "--total-env-steps", "960")
+    rows = rows_of(folder / "one")
     assert rows[-1]["learner/entropy_nats"] < rows[0]["learner/entropy_nats"] + 1e-3
     assert rows[-1]["learner/value_loss"] > 0
     done = gossamer("train", *words, "--lag", "1", "--run-folder", "two")
@@ -114,10 +119,9 @@ def test_an_algorithm_from_nothing_trains_at_lag_0_alone(folder: Path) -> None:
 
 def test_a_topology_mixes_learners_in_processes_as_in_one(folder: Path) -> None:
     words = [*SMALL, "topology:my_parts:Star", "--topology.share", "0.25", "--num-learners", "3"]
+    words += ["--total-env-steps", "1152"]
     for run, placement in (("one", "inline"), ("two", "local")):
-        done = gossamer("train", *words, "--run-folder", run, "--total-env-steps", "1152",
-                        "--placement", placement)  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        ran("train", *words, "--run-folder", run, "--placement", placement)
     for rank in range(3):
         one, two = (load_policy(run, learner=rank).state_dict() for run in ("one", "two"))
         assert all(torch.equal(one[name], two[name]) for name in one)
@@ -125,17 +129,10 @@ def test_a_topology_mixes_learners_in_processes_as_in_one(folder: Path) -> None:
 
 @pytest.mark.parametrize("placement", ["inline", "local"])
 def test_a_replay_picks_resumes_exactly_and_has_settings(folder: Path, placement: str) -> None:
-    words = [*SMALL[:7], "algorithm:vtrace", "--replay-ratio", "1", "--replays.1.name", "my_parts:MostReward",
-             "--replays.1.power", "2", "--checkpoint-replay", "--placement", placement, "--lag", "1",
-             "--optimizer.schedule", "constant", "--evaluation.every-seconds", "0"]  # fmt: skip
-    for run, steps in (("one", 960), ("two", 480)):
-        done = gossamer("train", *words, "--run-folder", run, "--total-env-steps", str(steps))
-        assert done.returncode == 0, done.stderr
-    done = gossamer("train", "--resume", "two", "--total-env-steps", "960")
-    assert done.returncode == 0, done.stderr
-    one, two = policy_of("one"), policy_of("two")
-    assert all(torch.equal(x, y) for x, y in zip(one, two, strict=True))
-    rows = [json.loads(x) for x in (folder / "one" / "metrics.jsonl").read_text().splitlines()]
+    words = ["algorithm:vtrace", "--replay-ratio", "1", "--replays.1.name", "my_parts:MostReward",
+             "--replays.1.power", "2", "--checkpoint-replay", "--placement", placement, "--lag", "1"]  # fmt: skip
+    assert_resumes(*words, first=480, whole=960)
+    rows = rows_of(folder / "one")
     assert max(row.get("replay/ratio", 0.0) for row in rows) == 1.0
 
 
@@ -152,8 +149,7 @@ def test_a_replay_that_picks_too_few_is_told(folder: Path) -> None:
 
 def test_a_torso_of_ones_own_in_processes(folder: Path) -> None:
     words = [*SMALL, "--policy.torso", "my_parts:Wide", "topology:allreduce", "--num-learners", "2"]
-    done = gossamer("train", *words, "--run-folder", "one", "--total-env-steps", "512")
-    assert done.returncode == 0, done.stderr
+    ran("train", *words, "--run-folder", "one", "--total-env-steps", "512")
     assert load_policy("one").torso.feature_size == 256
     done = gossamer("train", *SMALL, "--policy.torso", "my_parts:Wode", "--run-folder", "two")
     assert done.returncode == 2
@@ -185,15 +181,13 @@ def test_frozen_parameters_of_a_torso_stay_and_the_others_learn(folder: Path) ->
     for name, layer in loaded.items():
         torch.save(layer.state_dict(), folder / f"{name}.pt")
     words = [*SMALL, "--policy.torso", "frozen:Frozen", "--placement", "inline"]
-    done = gossamer("train", *words, "--run-folder", "one", "--total-env-steps", "256")
-    assert done.returncode == 0, done.stderr
+    ran("train", *words, "--run-folder", "one", "--total-env-steps", "256")
     learnt = load_policy("one").torso
     for name in ("weight", "bias"):
         kept, moved = getattr(learnt.encoder, name), getattr(learnt.top, name)
         assert torch.equal(kept, getattr(loaded["encoder"], name)), name
         assert not torch.equal(moved, getattr(loaded["top"], name)), name
-    done = gossamer("train", "--resume", "one", "--total-env-steps", "512")
-    assert done.returncode == 0, done.stderr
+    ran("train", "--resume", "one", "--total-env-steps", "512")
     assert torch.equal(load_policy("one").torso.encoder.weight, loaded["encoder"].weight)
 
 
@@ -237,23 +231,12 @@ def test_help_and_files_know_its_settings(folder: Path, capsys: pytest.CaptureFi
 def test_a_run_from_elsewhere_imports_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [
-        *SMALL,
-        LOSS,
-        "--run-folder",
-        "one",
-        "--total-env-steps",
-        "64",
-        "--placement",
-        "inline",
-    ]
-    assert gossamer("train", *words).returncode == 0
+    ran("train", *SMALL, LOSS, *SHORT)
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "another"))
     done = gossamer("train", "--resume", "one", "--total-env-steps", "128")
     assert done.returncode == 2
     assert "would import and call my_parts:AdvantageWeighted" in done.stderr
-    done = gossamer("train", LOSS, "--resume", "one", "--total-env-steps", "128")
-    assert done.returncode == 0, done.stderr
+    ran("train", LOSS, "--resume", "one", "--total-env-steps", "128")
 
 
 BROKEN = {
@@ -311,17 +294,7 @@ def test_what_is_no_average_is_refused(folder: Path, rows: str, says: str) -> No
 
 
 def test_a_plugin_that_is_gone_is_told(folder: Path) -> None:
-    words = [
-        *SMALL,
-        LOSS,
-        "--run-folder",
-        "one",
-        "--total-env-steps",
-        "64",
-        "--placement",
-        "inline",
-    ]
-    assert gossamer("train", *words).returncode == 0
+    ran("train", *SMALL, LOSS, *SHORT)
     (folder / "my_parts.py").unlink()
     done = gossamer("train", "--resume", "one", "--total-env-steps", "128")
     assert done.returncode == 2

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import gossamer
+from gossamer import cli
 from gossamer.envs.interface import interface_from, read_interface
 from gossamer.envs.settings import EnvConfig
 from gossamer.export.hub import load_hub
@@ -47,11 +48,19 @@ def loop(policy: Policy, env: gymnasium.Env[Any, Any], *, rewards: bool = False)
     return score
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run that has hardly learnt."""
+    return trained(tmp_path_factory.mktemp("begun"), "Start", total_env_steps=100)
+
+
 @pytest.mark.parametrize(
     "name",
     ["Start", "Edge", "Edge64", "Several", "Bits", "Numbered", "Grid", "Picture"],
 )
-def test_the_loop_scores_what_evaluation_says(tmp_path: Path, name: str) -> None:
+def test_the_loop_and_the_hub_card_score_what_evaluation_says(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = trained(tmp_path, name, **({"total_env_steps": 200} if name == "Picture" else {}))
     policy = gossamer.load_policy(run)
     env = getattr(cases_envs, name)()
@@ -61,6 +70,14 @@ def test_the_loop_scores_what_evaluation_says(tmp_path: Path, name: str) -> None
     assert policy.observation_space == env.observation_space
     if name != "Picture":
         assert told.mean > 4.5, "it has learnt, so that a shifted or unclipped action would show"
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["export", run, "--format", "hub", "--output", "out", "--episodes", "2"]) == 0
+    capsys.readouterr()
+    monkeypatch.chdir("out")
+    program = Path("README.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(program, {})
+    assert float(capsys.readouterr().out) == pytest.approx(told.mean, abs=1e-6)
+    assert load_hub(".").action_space == env.action_space
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
@@ -99,8 +116,8 @@ def test_a_batch_acts_as_each_alone_would(tmp_path: Path, core: str) -> None:
         policy.act(np.array(["a", "b"]))
 
 
-def test_sampling_follows_its_generator(tmp_path: Path) -> None:
-    policy = gossamer.load_policy(trained(tmp_path, "Start", total_env_steps=100))
+def test_sampling_follows_its_generator(begun: str) -> None:
+    policy = gossamer.load_policy(begun)
     obs = np.zeros((50, 2), np.float32)
 
     def draw(seed: int) -> list[int]:
@@ -110,24 +127,6 @@ def test_sampling_follows_its_generator(tmp_path: Path) -> None:
     assert draw(1) == draw(1) != draw(2)
     assert set(draw(1)) == {3, 4}
     assert len(set(policy.act(obs)[0].tolist())) == 1
-
-
-@pytest.mark.parametrize("name", ["Start", "Edge64", "Several", "Bits", "Numbered"])
-def test_the_hub_card_plays_as_evaluation_does(
-    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from gossamer import cli
-
-    run = trained(tmp_path, name, total_env_steps=1_000)
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["export", run, "--format", "hub", "--output", "out", "--episodes", "2"]) == 0
-    capsys.readouterr()
-    monkeypatch.chdir("out")
-    program = Path("README.md").read_text().split("```python\n")[1].split("```")[0]
-    exec(program, {})
-    told = gossamer.evaluate(run, episodes=2)
-    assert float(capsys.readouterr().out) == pytest.approx(told.mean, abs=1e-6)
-    assert load_hub(".").action_space == getattr(cases_envs, name).action_space
 
 
 @pytest.mark.parametrize(
@@ -172,8 +171,8 @@ def test_colour_frames_are_stacked_as_in_training() -> None:
     assert (batch == wanted).all()
 
 
-def test_a_policy_is_the_network_too(tmp_path: Path) -> None:
-    policy = gossamer.load_policy(trained(tmp_path, "Start", total_env_steps=100))
+def test_a_policy_is_the_network_too(begun: str) -> None:
+    policy = gossamer.load_policy(begun)
     rows, starts = torch.zeros(3, 2, 2), torch.zeros(3, 2, dtype=torch.bool)
     out = policy(rows, starts, policy.initial_state(2))
     assert out.action_params.shape == (3, 2, 2)
@@ -181,7 +180,7 @@ def test_a_policy_is_the_network_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
-def test_a_number_that_is_not_finite_is_refused(tmp_path: Path, bad: float) -> None:
-    policy = gossamer.load_policy(trained(tmp_path, "Edge", total_env_steps=64))
+def test_a_number_that_is_not_finite_is_refused(begun: str, bad: float) -> None:
+    policy = gossamer.load_policy(begun)
     with pytest.raises(ValueError, match=f"observation is {bad}; it must be a finite number"):
         policy.act(np.array([0.5, bad], np.float32))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import SMALL, state_of
+from runs import SMALL, rows_of, state_of
 
 from gossamer import cli
 from gossamer.algorithms.a2c import A2C
@@ -44,10 +44,9 @@ def learners_of(folder: Path) -> list[dict[str, torch.Tensor]]:
     return [policy_of(state, rank) for rank in (0, 1)]
 
 
-def rows_of(folder: Path) -> dict[int, dict[str, Any]]:
-    """The first row of each learner."""
-    rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
-    return {row["learner"]: row for row in reversed(rows)}
+def first_rows_of(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return the first row of each learner."""
+    return {row["learner"]: row for row in reversed(rows_of(folder))}
 
 
 @pytest.mark.parametrize(
@@ -89,13 +88,12 @@ def test_a_population_tells_who_was_best(
         + " (best)" * (rank == best)
         for rank, cost in enumerate(("0", "0.1", "0.02"))
     ]
-    episodes = [json.loads(x) for x in (folder / "episodes.jsonl").read_text().splitlines()]
-    metrics = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
-    for row in metrics[-3:]:
+    episodes = rows_of(folder, "episodes")
+    for row in rows_of(folder)[-3:]:
         own = [x["return"] for x in episodes if x["learner"] == row["learner"]][-100:]
         assert row["learner/return_mean_100"] == pytest.approx(sum(own) / len(own))
-    evaluations = [json.loads(x) for x in (folder / "evaluation.jsonl").read_text().splitlines()]
-    last = [x for x in evaluations if not x["confirmation"]][-1]  # a candidate's may follow
+    scored = [x for x in rows_of(folder, "evaluation") if not x["confirmation"]]
+    last = scored[-1]  # a candidate's may follow
     assert last["learner"] == best, "once more, what is shipped"
     # a finished run that has lost its summary
     (folder / "summary.json").unlink()
@@ -120,8 +118,8 @@ def test_of_a_population_that_was_not_evaluated_the_best_is_who_earned_most(
     state = state_json(tmp_path / "run")
     earned = {rank: sum(x) / len(x) for rank, x, _ in state["recorder"]["window"]}
     assert best == state["policy_of"] == max(earned, key=earned.__getitem__)
-    (row,) = (tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()
-    assert json.loads(row)["learner"] == best
+    (row,) = rows_of(tmp_path / "run", "evaluation")
+    assert row["learner"] == best
     lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("learner ")]
     assert [x.endswith(" (best)") for x in lines] == [rank == best for rank in range(3)]
 
@@ -152,35 +150,22 @@ def test_only_learners_that_never_talk_are_told_apart(tmp_path: Path) -> None:
     ]
 
 
-def test_learners_that_gossip_have_losses_of_their_own(tmp_path: Path) -> None:
+def test_learners_that_gossip_have_losses_and_rates_of_their_own(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "topology": {"name": "gossip"},
+        "optimizer.learning_rate": [1e-3, 2e-3],
+        "total_env_steps": A_VERSION,
+    }
     for given in (0.0, 1.0, [0.0, 1.0]):
-        made = config(
-            tmp_path / str(given),
-            "algorithm.entropy_cost",
-            given,
-            topology={"name": "gossip"},
-            total_env_steps=A_VERSION,
-        )
+        made = config(tmp_path / str(given), "algorithm.entropy_cost", given, **settings)
         train(made, quiet=True)
-    low, high, both = (rows_of(tmp_path / name) for name in ("0.0", "1.0", "[0.0, 1.0]"))
+    low, high, both = (first_rows_of(tmp_path / name) for name in ("0.0", "1.0", "[0.0, 1.0]"))
     assert both[0]["learner/loss"] == low[0]["learner/loss"]
     assert both[1]["learner/loss"] == high[1]["learner/loss"]
     entropy = both[1]["learner/entropy_nats"]
     assert entropy > 0.0
     assert both[1]["learner/loss"] == pytest.approx(low[1]["learner/loss"] - entropy, abs=1e-5)
-
-
-def test_learners_that_gossip_have_rates_of_their_own(tmp_path: Path) -> None:
-    made = config(
-        tmp_path / "run",
-        "optimizer.learning_rate",
-        [1e-3, 2e-3],
-        topology={"name": "gossip"},
-        total_env_steps=A_VERSION,
-    )
-    train(made, quiet=True)
-    told = {rank: row["learner/learning_rate"] for rank, row in rows_of(tmp_path / "run").items()}
-    assert told == {0: 1e-3, 1: 2e-3}
+    assert [both[rank]["learner/learning_rate"] for rank in (0, 1)] == [1e-3, 2e-3]
 
 
 def test_a_run_saved_with_a_plain_number_is_resumed_unchanged(
@@ -278,8 +263,7 @@ def test_eval_tells_why_a_learner_is_the_one(
 
 
 def evaluated(folder: Path) -> list[int]:
-    lines = (folder / "evaluation.jsonl").read_text().splitlines()
-    return [json.loads(x)["learner"] for x in lines]
+    return [row["learner"] for row in rows_of(folder, "evaluation")]
 
 
 def test_resumed_who_has_waited_longest_is_evaluated_first(tmp_path: Path) -> None:

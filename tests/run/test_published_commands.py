@@ -76,23 +76,22 @@ def plays_atari(words: list[str]) -> bool:
 
 
 def cases() -> list[Any]:
-    """Return every command with small batches, and for the slow tests those of a large network with their own too."""
+    """Return every command; of several with one large network the first is for the fast tests."""
     large = [words for words in commands() if "BreakoutNoFrameskip-v4" in words]
-    few = [slow(x, True) if x in large[1:] else (x, plays_atari(x)) for x in commands()]
-    return [*few, *(slow(x, False) for x in commands() if plays_atari(x))]
+    return [slow(words) if words in large[1:] else words for words in commands()]
 
 
-@pytest.mark.parametrize(
-    ("words", "small"), cases(), ids=lambda x: " ".join(x)[:60] if isinstance(x, list) else None
-)
+@pytest.mark.parametrize("words", cases(), ids=lambda x: " ".join(x)[:60])
 def test_a_command_trains(
-    tmp_path: Path, words: list[str], small: bool, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if plays_atari(words):
+    """With small batches; with their own, in the slow tests, all commands of all pages train."""
+    small = plays_atari(words)
+    if small:
         pytest.importorskip("ale_py")
     short = ["--total-env-steps", "100" if small else "300", "--evaluation.every-seconds", "0"]
     short += ["--placement", "inline", *(SMALL if small else [])]
-    if small and "laser_pong" in words:  # it learns from sixteen parts of a batch
+    if "laser_pong" in words:  # it learns from sixteen parts of a batch
         short[-2] = "--num-envs=16"
     code = cli.main(["train", *words, *short, "--run-folder", str(tmp_path / "run")])
     told = capsys.readouterr()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from fleets import assert_same_rows
-from runs import SMALL, assert_same
+from refusals import content_of
+from runs import SMALL, assert_resumes, assert_same, log_of, rows_of
 from sessions import slow
 
 from gossamer.build import replays as batches
@@ -61,15 +61,10 @@ def test_resumed_equals_uninterrupted_wherever_it_runs(
     tmp_path: Path, env_id: str, first: int, whole: int, lag: str, mix: dict[str, Any]
 ) -> None:
     common = {"lag": lag, **mix}
-    train(config(env_id, tmp_path / "one", whole, placement="inline", **common), quiet=True)
-    train(config(env_id, tmp_path / "two", first, placement="local", **common), quiet=True)
-    train(
-        config(env_id, tmp_path / "two", whole, placement="local", **common),
-        resume=str(tmp_path / "two"),
-        quiet=True,
-    )
-    assert_same(tmp_path / "one", tmp_path / "two")
-    rows = map(json.loads, (tmp_path / "one" / "metrics.jsonl").read_text().splitlines())
+    one = config(env_id, tmp_path / "one", whole, placement="inline", **common)
+    two = config(env_id, tmp_path / "two", whole, placement="local", **common)
+    assert_resumes(one, two, first)
+    rows = rows_of(tmp_path / "one")
     row = [row for row in rows if "replay/ratio" in row][-1]  # the last one may be of no batch
     assert 0.0 < row["replay/ratio"] <= 3.0  # the first batches have nothing to replay
     assert whole <= row["env_steps"] < whole + 64
@@ -88,30 +83,22 @@ def test_impact_on_a_circular_replay_resumes_exactly(tmp_path: Path) -> None:
             {"name": "circular", "fraction": 0.75, "capacity": 20},
         ],
     }
-    train(config("CartPole-v1", tmp_path / "one", 640, placement="inline", **common), quiet=True)
-    train(config("CartPole-v1", tmp_path / "two", 320, **common), quiet=True)
-    longer = config("CartPole-v1", tmp_path / "two", 640, **common)
-    train(longer, resume=str(tmp_path / "two"), quiet=True)
-    assert_same(tmp_path / "one", tmp_path / "two")
+    one = config("CartPole-v1", tmp_path / "one", 640, placement="inline", **common)
+    assert_resumes(one, config("CartPole-v1", tmp_path / "two", 640, **common), 320)
 
 
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
+def test_what_was_kept_under_other_settings_is_refused(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"replays": MIX, "prefetch_batches": 2}
+    train(config("CartPole-v1", tmp_path, 128, **common), quiet=True)
+    for changed, says in (
         ({"prefetch_batches": 0}, "settings of --prefetch-batches;"),
         ({"replays": [*MIX[:2], {**MIX[2], "capacity": 50}]}, "settings of replay 2;"),
-    ],
-)
-def test_what_was_kept_under_other_settings_is_refused(
-    tmp_path: Path, changed: dict[str, Any], says: str
-) -> None:
-    common: dict[str, Any] = {"replays": MIX, "prefetch_batches": 2}
-    train(config("CartPole-v1", tmp_path / "run", 128, **common), quiet=True)
-    other = config("CartPole-v1", tmp_path / "run", 1280, **{**common, **changed})
-    with pytest.raises(ConfigError) as caught:
-        train(other, resume=str(tmp_path / "run"), quiet=True)
-    assert says in str(caught.value)
-    assert str(caught.value).endswith("with empty replays: --checkpoint-replay false")
+    ):
+        other = config("CartPole-v1", tmp_path, 1280, **{**common, **changed})
+        with pytest.raises(ConfigError) as caught:
+            train(other, resume=str(tmp_path), quiet=True)
+        assert says in str(caught.value)
+        assert str(caught.value).endswith("with empty replays: --checkpoint-replay false")
 
 
 def fleet_of_two(folder: Path, steps: int, **settings: Any) -> TrainConfig:
@@ -124,13 +111,9 @@ def test_a_fleet_in_lock_step_with_saved_replays_resumes_exactly(tmp_path: Path)
         "placement": "local",
         "topology": {"name": "gossip", "max_staleness": 0},
     }
-    whole = fleet_of_two(tmp_path / "one", 2 * 640, **{**step, "placement": "inline"})
-    train(whole, quiet=True)
-    train(fleet_of_two(tmp_path / "two", 2 * 320, **step), quiet=True)
-    longer = fleet_of_two(tmp_path / "two", 2 * 640, **step)
-    train(longer, resume=str(tmp_path / "two"), quiet=True)
-    assert "resumed exactly" in (tmp_path / "two" / "log.txt").read_text()
-    assert_same_rows(tmp_path / "one", tmp_path / "two")
+    one = fleet_of_two(tmp_path / "one", 2 * 640, **{**step, "placement": "inline"})
+    assert_resumes(one, fleet_of_two(tmp_path / "two", 2 * 640, **step), 2 * 320, ordered=False)
+    assert any(line.startswith("resumed exactly") for line in log_of(tmp_path / "two"))
 
 
 @pytest.mark.parametrize("placement", ["inline", "local"])
@@ -151,7 +134,7 @@ def test_what_was_kept_under_other_settings_can_be_let_go_of(
         changed = fleet_of_two(folder, total, checkpoint_replay=saved, **half, **common)
         reached = train(changed, resume=str(folder), quiet=True).summary["env_steps"]
         assert reached >= total
-    told = [x for x in (folder / "log.txt").read_text().splitlines() if "resumed " in x]
+    told = [line for line in log_of(folder) if "resumed " in line]
     assert "replays are empty, --checkpoint-replay saves what they hold" in told[0]
     assert "resumed exactly" not in told[0]
     assert "the checkpoint was written without --checkpoint-replay" in told[1]
@@ -160,13 +143,9 @@ def test_what_was_kept_under_other_settings_can_be_let_go_of(
     assert not [name for name in held if name.startswith("learner.replay.1.")]
 
 
-def content(folder: Path) -> dict[Path, bytes]:
-    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def test_of_a_fleet_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     train(fleet_of_two(tmp_path, 2 * 256, placement="inline"), quiet=True)
-    before = content(tmp_path)
+    before = content_of(tmp_path)
     smaller = [*MIX[:2], {**MIX[2], "capacity": 30}]
     shared = [*MIX[:2], {**MIX[2], "shared": True}]
     fractions = [{**MIX[0], "fraction": 0.5}, {**MIX[1], "fraction": 0.25}, MIX[2]]
@@ -180,7 +159,7 @@ def test_of_a_fleet_it_is_refused_before_anything_is_written(tmp_path: Path) -> 
         longer = fleet_of_two(tmp_path, 2 * 1280, **changed)
         with pytest.raises(ConfigError, match=says):
             train(longer, resume=str(tmp_path), quiet=True)
-        assert content(tmp_path) == before
+        assert content_of(tmp_path) == before
 
 
 def test_the_copy_in_a_checkpoint_is_gone_when_training_goes_on(
@@ -279,25 +258,15 @@ def test_without_it_in_checkpoints_a_replay_begins_empty_and_goes_on_counting(
     # Of one column an env for each 16 steps; then about half of ten batches, while it fills again.
     assert draws[0] >= 8
     assert 3 <= draws[1] - draws[0] <= 6
-    told_rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    assert 1280 <= json.loads(told_rows[-1])["env_steps"] < 1280 + 64
+    assert 1280 <= rows_of(tmp_path / "run")[-1]["env_steps"] < 1280 + 64
 
 
-@pytest.mark.parametrize("topology", ["allreduce", slow("gossip"), "diffusion"])
-def test_groups_replay_too(tmp_path: Path, topology: str) -> None:
-    settings: dict[str, Any] = {
-        "num_learners": 2,
-        "topology": {"name": topology},
-        "replays": MIX,
-        "learner_threads": 1,
-        "lag": "1",
-    }
-    if topology == "gossip":
-        settings["topology"]["max_staleness"] = 0
+def test_groups_replay_too(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"topology": {"name": "allreduce"}, "learner_threads": 1}
     for placement in ("inline", "local"):
-        made = config("CartPole-v1", tmp_path / placement, 2 * 448, placement=placement, **settings)
+        made = fleet_of_two(tmp_path / placement, 2 * 448, placement=placement, **settings)
         train(made, quiet=True)
-    assert_same_rows(tmp_path / "inline", tmp_path / "local")
+    assert_same(tmp_path / "inline", tmp_path / "local", ordered=False)
 
 
 def test_a_ratio_in_a_config_built_in_python_replays(tmp_path: Path) -> None:

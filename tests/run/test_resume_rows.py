@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import SMALL
+from runs import SMALL, rows_of
 
 import gossamer
 from gossamer.config import make_config
@@ -44,10 +44,9 @@ def test_a_faster_learner_keeps_its_rows(tmp_path: Path) -> None:
         resume=str(tmp_path),
         quiet=True,
     )
-    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     added = [
         row["version"]
-        for row in rows
+        for row in rows_of(tmp_path)
         if row.keys() == {"env_steps", "updates", "learner", "version"}
     ]
     assert added == [20, 50], "what came after its own checkpoint is another future"

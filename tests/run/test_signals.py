@@ -127,8 +127,7 @@ def test_two_signals_end_a_stuck_run_at_once(
     workers = ["--env.workers", "2"] if first is signal.SIGTERM else []
     words = ["broken_envs:Stuck", "algorithm:vtrace", "--run-folder", "run", *QUICK, *workers]
     with Session(words, tmp_path) as session:
-        log = tmp_path / "run" / "log.txt"
-        session.wait_for(lambda: log.exists() and "run folder" in log.read_text(), "the start")
+        session.wait_for_line("run folder", tmp_path / "run")
         session.let_run(1.5)  # until the environment hangs: the file that says so is the trial's
         children = psutil.Process(session.process.pid).children(recursive=True)
         session.signal(first)

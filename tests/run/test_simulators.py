@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from programs import gossamer as gossamer_command
+from runs import rows_of
 
 import gossamer
 from gossamer.envs.registry import read_spec
@@ -191,8 +192,7 @@ def test_what_a_user_has_chosen_stays_chosen(
     assert result.summary["mean_return_last_100"] > 5.0, "level 2 alone pays"
     told = capsys.readouterr()
     assert "has a method set_task, which is not called" in told.out + told.err
-    rows = (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()
-    assert all("info" not in json.loads(row) for row in rows)
+    assert all("info" not in row for row in rows_of(tmp_path / "run", "episodes"))
 
 
 def test_a_robot_may_have_a_spec_of_its_own() -> None:

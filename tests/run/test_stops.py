@@ -15,7 +15,8 @@ from pathlib import Path
 import broken_envs
 import psutil
 import pytest
-from sessions import QUICK, Session, checkpoints, slow, summary_of, wait_for
+from runs import rows_of
+from sessions import QUICK, Session, checkpoints, run_session, slow, summary_of, wait_for
 from slow_algorithms import UPDATE_SECONDS
 from waiting import PATIENCE_SECONDS
 
@@ -30,19 +31,14 @@ ENDLESS = [*QUICK, *WITHIN, "--algorithm.passes", "1e12"]
 """A version is never learnt."""
 
 
-def log_of(folder: Path) -> str:
-    log = folder / "log.txt"
-    return log.read_text() if log.exists() else ""
-
-
 def stop(
     session: Session,
     folder: Path,
     number: signal.Signals = signal.SIGINT,
     *,
     hang: int = 0,
-) -> tuple[int, str]:
-    """Ask a run that has begun to stop; return its exit code and what it said, if it ended in time.
+) -> str:
+    """Ask a run that has begun to stop; return what it said, if it ended well, and in time.
 
     Args:
         session: of the run.
@@ -50,16 +46,16 @@ def stop(
         number: of the signal.
         hang: environments that are waited for until they hang; the trial's is the first.
     """
-    session.wait_for(lambda: "run folder" in log_of(folder), "the start")
+    session.wait_for_line("run folder", folder)
     session.wait_for(
         lambda: not hang or (session.stuck.exists() and session.stuck.stat().st_size >= hang),
         "environments that hang",
     )
     session.let_run(1.5)
     session.signal(number)
-    code, _, err = session.end()
+    err = session.ends()
     assert "Traceback" not in err
-    return code, err
+    return err
 
 
 @pytest.mark.parametrize("placement", ["inline", "local"])
@@ -67,21 +63,17 @@ def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
     folder = tmp_path / "run"
     words = ["CartPole-v1", "--run-folder", "run", "--placement", placement, *ENDLESS]
     with Session(words, tmp_path) as session:
-        code, err = stop(session, folder)
-    assert code == 0
+        err = stop(session, folder)
     assert "Saving a checkpoint, then stopping, within 1 s." in err
     assert "present batch was abandoned: nothing after env step 0 is saved" in err
     assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
     assert checkpoints(folder) == [0], "what the run began with"
     with Session(["--resume", "run"], tmp_path) as session:
-        session.wait_for(lambda: "resumed exactly" in log_of(folder), "going on")
-        code, err = stop(session, folder)
-    assert code == 0
+        session.wait_for_line("resumed exactly", folder)
+        err = stop(session, folder)
     assert "nothing after env step 0 is saved" in err, "nor more than before"
     again = ["--resume", "run", "--algorithm.passes", "1", "--total-env-steps", "64"]
-    with Session(again, tmp_path) as session:
-        code, _, err = session.end()
-    assert code == 0, err
+    err = run_session(again, tmp_path)
     assert "resumed exactly at 0 env steps" in err
     assert "are lost" not in err, "nothing was learnt"
 
@@ -89,10 +81,8 @@ def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
 @pytest.mark.parametrize("placement", ["inline", "local"])
 def test_time_is_kept_in_the_midst_of_a_batch(tmp_path: Path, placement: str) -> None:
     words = ["CartPole-v1", "--run-folder", "run", "--placement", placement, *ENDLESS]
-    with Session([*words, "--stop-after-seconds", "1"], tmp_path) as session:
-        code, _, err = session.end()
+    err = run_session([*words, "--stop-after-seconds", "1"], tmp_path)
     summary = summary_of(tmp_path / "run")
-    assert code == 0, err
     assert "Traceback" not in err
     assert summary["exit_reason"] == "done: stop_after_seconds reached"
     assert summary["seconds"] >= 1
@@ -125,8 +115,7 @@ def test_an_environment_that_never_returns_holds_up_no_stop(
     with Session(
         [words[0], "algorithm:vtrace", "--run-folder", "run", *QUICK, *within, *words[1:]], tmp_path
     ) as session:
-        code, err = stop(session, folder, number, hang=1 if evaluates else 2)
-    assert code == 0, err
+        err = stop(session, folder, number, hang=1 if evaluates else 2)
     assert summary_of(folder)["exit_reason"] == f"stopped by {number.name}"
     if evaluates:  # a batch is whole
         assert checkpoints(folder)[-1] == summary_of(folder)["updates"] > 0
@@ -143,8 +132,7 @@ def test_an_environment_that_never_returns_holds_up_no_stop(
 def test_a_slow_environment_is_left_between_two_steps(tmp_path: Path) -> None:
     words = ["broken_envs:Slow", "--run-folder", "run", *QUICK, *WITHIN, "--unroll-length", "4096"]
     with Session(words, tmp_path) as session:
-        code, err = stop(session, tmp_path / "run")
-    assert code == 0
+        err = stop(session, tmp_path / "run")
     assert "nothing at all is saved" in err or "nothing after env step 0 is saved" in err
 
 
@@ -171,17 +159,15 @@ def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, worke
 
 def test_libraries_do_not_complain_of_what_ctrl_c_has_left_half_made(tmp_path: Path) -> None:
     words = ["broken_envs:Interrupts", "--run-folder", "run", *QUICK]
-    with Session(words, tmp_path, forked=False) as session:
-        code, _, err = session.end()
-    assert (code, err.splitlines()[-1]) == (130, "gossamer: interrupted")
+    err = run_session(words, tmp_path, code=130, forked=False)
+    assert err.splitlines()[-1] == "gossamer: interrupted"
 
 
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_an_evaluation_in_which_an_environment_never_returns(tmp_path: Path, workers: str) -> None:
     kind = "broken_envs:StuckInEvaluation" if workers == "0" else "broken_envs:Stuck"
     words = [kind, "--run-folder", "run", *QUICK, "--env.workers", workers]
-    with Session([*words, "--lag", "0", "--total-env-steps", "32"], tmp_path) as session:
-        assert session.end()[0] == 0
+    run_session([*words, "--lag", "0", "--total-env-steps", "32"], tmp_path)
     with Session(["run", "--episodes", "16"], tmp_path, command="eval") as session:
         session.wait_for(session.stuck.exists, "an environment that hangs")
         session.signal(signal.SIGINT)
@@ -194,18 +180,15 @@ def test_an_evaluation_in_which_an_environment_never_returns(tmp_path: Path, wor
 
 def test_an_evaluation_gives_up_a_stuck_environment(tmp_path: Path) -> None:
     words = ["broken_envs:StuckInEvaluation", "--run-folder", "run", *QUICK, "--lag", "0"]
-    with Session([*words, "--total-env-steps", "32"], tmp_path) as session:
-        assert session.end()[0] == 0
+    run_session([*words, "--total-env-steps", "32"], tmp_path)
     settings = json.loads((tmp_path / "run" / "config.json").read_text())
     (tmp_path / "run" / "config.json").write_text(json.dumps({**settings, "patience_seconds": 5.0}))
     with Session(["run", "--episodes", "4"], tmp_path, command="eval") as session:
-        code, _, err = session.end()
-    assert code == 1
+        err = session.ends(code=1)
     assert re.fullmatch(
         r"gossamer: evaluation's environment \d has shown no sign of life for \d+ s: it is in step\n",
         err,
     )
-    assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("layout", [["--learners-per-process", "2"], []])
@@ -214,9 +197,7 @@ def test_a_learner_whose_environment_is_stuck_ends_the_run(
 ) -> None:
     words = ["broken_envs:StuckOnce", "--run-folder", "run", *QUICK, "--patience-seconds", "2"]
     several = ["--num-learners", "4" if layout else "2", "topology:gossip", *layout]
-    with Session([*words, *several], tmp_path) as session:
-        code, _, err = session.end()
-    assert code == 1
+    err = run_session([*words, *several], tmp_path, code=1)
     assert re.search(
         r"environment 0 .*(is in step|has shown no sign of life)", err.splitlines()[-1]
     )
@@ -245,7 +226,8 @@ def test_a_slow_environment_is_named_where_the_run_is_watched(
 
     def release() -> None:
         try:
-            wait_for(lambda: "has been in step for" in log_of(folder), "a line")
+            log = folder / "log.txt"
+            wait_for(lambda: log.exists() and "been in step for" in log.read_text(), "a line")
         finally:
             broken_envs.RELEASED.set()
 
@@ -300,9 +282,7 @@ def test_what_is_slow_but_lives_is_waited_for(tmp_path: Path, words: list[str]) 
     """A trajectory takes twice as long as anybody is waited for who shows no sign of life."""
     steps = ["--unroll-length", "40", "--total-env-steps", "160", "--patience-seconds", "3"]
     steps += ["--run-folder", "run"]
-    with Session(["broken_envs:Slow", *QUICK, *steps, *words], tmp_path) as session:
-        code, _, err = session.end()
-    assert code == 0, err
+    run_session(["broken_envs:Slow", *QUICK, *steps, *words], tmp_path)
     summary = summary_of(tmp_path / "run")
     assert summary["exit_reason"] == "done: total_env_steps reached"
     assert (summary["restarts"], summary["env_steps"] >= 160) == (0, True)
@@ -314,9 +294,7 @@ def test_a_version_that_takes_long_to_learn_is_waited_for(tmp_path: Path) -> Non
     words = ["CartPole-v1", "algorithm:slow_algorithms:SlowPPO", *QUICK, "--lag", "0"]
     words += ["--total-env-steps", "32", "--patience-seconds", "3", "--run-folder", "run"]
     updates = round(2 * 3.0 / UPDATE_SECONDS)
-    with Session([*words, "--algorithm.passes", str(updates)], tmp_path) as session:
-        code, _, err = session.end()
-    assert code == 0, err
+    run_session([*words, "--algorithm.passes", str(updates)], tmp_path)
     assert summary_of(tmp_path / "run")["updates"] >= updates
     assert summary_of(tmp_path / "run")["seconds"] > 3.0, "longer than anyone's patience"
 
@@ -333,11 +311,8 @@ def test_a_version_that_takes_long_to_learn_is_waited_for(tmp_path: Path) -> Non
 def test_a_last_evaluation_that_never_ends_is_left_out(tmp_path: Path, words: list[str]) -> None:
     folder = tmp_path / "run"
     given = [*QUICK, *WITHIN, "--evaluation.every-seconds", "1000", "--stop-at-return", "5"]
-    with Session(
-        ["broken_envs:StuckInEvaluation", "--run-folder", "run", *given, *words], tmp_path
-    ) as session:
-        code, _, err = session.end()
-    assert code == 0, err
+    kind = "broken_envs:StuckInEvaluation"
+    err = run_session([kind, "--run-folder", "run", *given, *words], tmp_path)
     assert "Traceback" not in err
     assert "The final evaluation was skipped: it takes longer than 1 s" in err
     assert summary_of(folder)["exit_reason"] == "done: stop_at_return reached"
@@ -354,8 +329,7 @@ def test_an_evaluation_that_a_stop_has_no_time_for_is_told(tmp_path: Path) -> No
             lambda: last_row(folder / "metrics.jsonl").get("time_s", 0.0) > 6.0, "six seconds"
         )
         session.signal(signal.SIGINT)
-        code, _, err = session.end()
-    assert code == 0, err
+        err = session.ends()
     first, then = re.findall(r"Saved\. Evaluating the last policy|not evaluated: that takes", err)
     assert first.startswith("Saved")
     assert then.startswith("not evaluated")
@@ -365,20 +339,15 @@ def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
     often = ["--evaluation.every-seconds", "0.1", "--evaluation.max-time-fraction", "1"]
     words = [*QUICK, *often, "--evaluation.episodes", "2", "--num-envs", "1"]
     words += ["--stop-after-seconds", "12"]
-    with Session(["broken_envs:Slow", "--run-folder", "run", *words], tmp_path) as session:
-        code, _, err = session.end()
-    assert code == 0, err
+    err = run_session(["broken_envs:Slow", "--run-folder", "run", *words], tmp_path)
     said = re.search(r"evaluating the last policy, for at most (\d+) s \(Ctrl-C skips this\)", err)
     assert said, err
-    rows = (tmp_path / "run/evaluation.jsonl").read_text().splitlines()
-    assert 12.0 < json.loads(rows[-1])["time_s"] < 12.0 + 5.0 + int(said[1])
+    assert 12.0 < rows_of(tmp_path / "run", "evaluation")[-1]["time_s"] < 12.0 + 5.0 + int(said[1])
 
 
 def test_a_simulator_that_ends_processes_of_its_own_stops_no_run(tmp_path: Path) -> None:
     words = ["broken_envs:ForksHelpers", "--run-folder", "run", *QUICK, "--placement", "inline"]
-    with Session([*words, "--total-env-steps", "256"], tmp_path) as session:
-        code, _, err = session.end()
-    assert code == 0, err
+    err = run_session([*words, "--total-env-steps", "256"], tmp_path)
     assert summary_of(tmp_path / "run")["exit_reason"] == "done: total_env_steps reached"
     assert "stopping" not in err
 
@@ -386,8 +355,7 @@ def test_a_simulator_that_ends_processes_of_its_own_stops_no_run(tmp_path: Path)
 def test_what_no_signal_interrupts_ends_with_the_code_of_a_stop(tmp_path: Path) -> None:
     words = ["broken_envs:HangsInNativeCode", "--run-folder", "run", *QUICK, *WITHIN]
     with Session([*words, "--placement", "inline"], tmp_path) as session:
-        code, err = stop(session, tmp_path / "run", hang=1)
-    assert code == 0, err
+        err = stop(session, tmp_path / "run", hang=1)
     assert "ended from within" not in err
     assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGINT"
 
@@ -401,9 +369,8 @@ def test_a_last_checkpoint_that_is_written_slowly_is_written(
     with Session(words, tmp_path) as session:
         session.wait_for(session.stuck.exists, "the disk to slow down")
         session.signal(signal.SIGINT)
-        code, _, err = session.end()
-    assert code == 0, err
-    assert "The last checkpoint is still being written" in log_of(tmp_path / "run")
+        err = session.ends()
+    assert "The last checkpoint is still being written" in err
     assert checkpoints(tmp_path / "run")[-1] == summary_of(tmp_path / "run")["updates"]
 
 
@@ -413,19 +380,17 @@ def test_a_disk_that_is_dead_holds_up_no_stop(tmp_path: Path) -> None:
     with Session(words, tmp_path) as session:
         session.wait_for(session.stuck.exists, "the disk to die")
         session.signal(signal.SIGINT)
-        code, _, err = session.end()
-    assert code == 0, err
+        err = session.ends()
     assert checkpoints(tmp_path / "run") == [0]
-    assert "nothing after env step 0 is saved" in log_of(tmp_path / "run")
+    assert "nothing after env step 0 is saved" in err
 
 
 def test_a_terminal_that_says_twice_that_it_is_closed_is_heard_once(tmp_path: Path) -> None:
     words = ["CartPole-v1", "--run-folder", "run", "--placement", "inline", *ENDLESS]
     with Session(words, tmp_path) as session:
-        session.wait_for(lambda: "run folder" in log_of(tmp_path / "run"), "the start")
+        session.wait_for_line("run folder", tmp_path / "run")
         for _ in range(3):
             session.signal(signal.SIGHUP)
             session.let_run(0.6)
-        code, _, err = session.end()
-    assert code == 0, err
+        session.ends()
     assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGHUP"

@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
-from fake_placement import FakePlacement, Supervised, done, part, ready, told
+from fake_placement import FakePlacement, done, part, ready, told
 from waiting import wait_for
 
 from gossamer.errors import RunFailed
-from gossamer.links.stopping import Stopped
 from gossamer.record.exits import Exit
 from gossamer.run.host_protocol import FINAL, Died, Failed, Notice
 
 SYNCHRONOUS = {"topology": {"name": "diffusion"}}
 ASYNCHRONOUS = {"topology": {"name": "gossip"}}
 ALL_REDUCED = {"topology": {"name": "allreduce"}}
-
-
-@pytest.fixture
-def supervise(tmp_path: Path):
-    made: list[Supervised] = []
-
-    def supervise(placement: FakePlacement, **settings: Any) -> Supervised:
-        made.append(Supervised(tmp_path, placement, **settings))
-        return made[-1]
-
-    yield supervise
-    for run in made:
-        run.close()
 
 
 def test_one_host_trains_to_the_end_it_knows(supervise):
@@ -47,12 +30,7 @@ def test_one_host_trains_to_the_end_it_knows(supervise):
     # the order at the beginning asks for what the run begins with
     assert placement.asked == ["start", ("order", 1, False), "end"]
     assert [x["updates"] for x in run.rows()] == [1, 2, 3]
-    run.supervisor.finish_saving()
     assert run.store.list() == [3]
-
-
-def test_what_a_supervisor_knows_of_hosts_is_in_their_states_and_their_group(supervise):
-    assert len(vars(supervise(FakePlacement([])).supervisor)) <= 10
 
 
 def test_an_end_that_learners_do_not_know_is_ordered(supervise):
@@ -109,7 +87,6 @@ def test_what_a_host_tells_after_its_part_of_a_checkpoint_waits_for_the_others(s
     run = supervise(placement, **ASYNCHRONOUS)
     run.run()
     assert kept == [0, 4]
-    run.supervisor.finish_saving()
     first, last = (run.saved(x) for x in run.store.list())
     assert first.recorder.episode_rows == 1
     assert last.recorder.episode_rows == 4
@@ -149,7 +126,6 @@ def test_a_dead_host_is_replaced_and_its_part_of_an_order_is_asked_of_the_new_on
     assert rows == [2 if topology is SYNCHRONOUS else 3]
     assert run.supervisor.restarts == 1
     assert run.said == ["Learner 1 died (signal 9) and was restarted"]
-    run.supervisor.finish_saving()
     first = run.saved(run.store.list()[0])
     assert first.updates[1] == 4, "the dead one's part is not that of the new one"
     processes = run.folder.read_json("processes.json")
@@ -170,8 +146,7 @@ def test_a_checkpoint_is_not_waited_for_by_the_rows_of_others_when_somebody_join
     placement.script += [lambda: rows.append(len(run.rows())), [ready(1)], [told(1, 1)], []]
     placement.script += [[part(0, 3, 4), part(1, 3, 2)], lambda: run.supervisor.finish_saving()]
     run = supervise(placement, checkpoint_every_seconds=1e-6, **ASYNCHRONOUS)
-    with pytest.raises(Stopped):
-        run.run()
+    run.run_script()
     assert rows == [2]
     numbers = [x[1] for x in placement.asked if x[0] == "order"]
     assert numbers[:3] == [1, 2, 3], "the third once both learn"
@@ -182,8 +157,7 @@ def test_no_checkpoint_is_ordered_of_those_that_take_in_what_they_begin_with(sup
     orders: list[int] = []
     placement.script.insert(3, lambda: orders.append(placement.orders))
     run = supervise(placement, checkpoint_every_seconds=1e-6, **SYNCHRONOUS)
-    with pytest.raises(Stopped):
-        run.run()
+    run.run_script()
     assert orders == [0]
     assert placement.orders == 1
 
@@ -210,8 +184,7 @@ def test_deaths_after_learning_are_not_in_a_row(supervise):
 
     placement.script += [learns_and_dies] * 6
     run = supervise(placement, **ASYNCHRONOUS)
-    with pytest.raises(Stopped):  # the script is over
-        run.run()
+    run.run_script()
     assert run.supervisor.restarts == 6
 
 
@@ -219,8 +192,7 @@ def test_rows_show_that_a_host_has_learnt_where_its_policies_come_seldom(supervi
     life = [[ready(0), told(0, 1)], [(0, Died("signal 9"))]]
     placement = FakePlacement([[ready(1)], *life * 6], num_hosts=2)
     run = supervise(placement, **ASYNCHRONOUS)
-    with pytest.raises(Stopped):  # the script is over
-        run.run()
+    run.run_script()
     assert run.supervisor.restarts == 6
 
 
@@ -278,9 +250,7 @@ def test_checkpoints_are_ordered_when_due_one_at_a_time(supervise):
     )
     placement.script += [lambda: run.supervisor.finish_saving(), []]
     run = supervise(placement, checkpoint_every_seconds=1e-6)
-    with pytest.raises(Stopped):
-        run.run()
-    run.supervisor.finish_saving()
+    run.run_script()
     numbers = [x[1] for x in placement.asked if x[0] == "order"]
     assert numbers == [1, 2], "no other while the first was under way"
 
@@ -294,8 +264,7 @@ def test_what_a_run_begins_with_is_written_after_the_first_version_or_when_it_is
 
     placement = FakePlacement([[ready()], [part(0, 1, updates=0)], look, [told(updates=1)], look])
     run = supervise(placement, checkpoint_every_seconds=0.0)
-    with pytest.raises(Stopped):
-        run.run()
+    run.run_script()
     assert there == [[], [0]]
 
 
@@ -305,16 +274,14 @@ def test_no_checkpoint_is_due_while_what_a_run_begins_with_has_yet_to_be_written
     orders: list[int] = []
     placement.script += [lambda: orders.append(placement.orders), [told(updates=1)]]
     run = supervise(placement, checkpoint_every_seconds=1e-9)
-    with pytest.raises(Stopped):
-        run.run()
+    run.run_script()
     assert orders == [1]
 
 
 def test_a_run_that_is_left_at_once_can_be_resumed(supervise):
     placement = FakePlacement([[ready()], [part(0, 1, updates=0)]])
     run = supervise(placement, checkpoint_every_seconds=0.0)
-    with pytest.raises(Stopped):
-        run.run()
+    run.run_script()
     run.supervisor.leave()
     run.supervisor.finish_saving()
     assert run.store.list() == [0]
@@ -345,8 +312,7 @@ def test_an_order_that_a_replaced_host_never_saw_is_not_mixed_with_a_later_one(s
         num_hosts=2,
     )
     run = supervise(placement, **ASYNCHRONOUS)
-    with pytest.raises(Stopped):
-        run.run()
+    run.run_script()
     run.supervisor.finish_saving()
     assert run.store.list() == []
 
@@ -357,7 +323,6 @@ def test_a_run_that_ends_before_its_first_version_is_saved(supervise):
     run.stop.request("SIGINT")
     run.run()
     assert run.supervisor.final_snapshot_queued
-    run.supervisor.finish_saving()
     assert run.store.list() == [0]
 
 
@@ -369,8 +334,7 @@ def test_what_could_not_be_written_is_not_said_to_be_on_disk(supervise, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(run.store, "save", full)
-    with pytest.raises(Stopped):
-        run.run()
+    run.run_script()
     wait_for(lambda: run.checkpoints.failed, "the failure")
     assert run.checkpoints.on_disk is None
     assert not run.supervisor.saved

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from fleets import config
-from runs import state_of
+from runs import rows_of, state_of
 
 from gossamer.errors import ConfigError
 from gossamer.run.checkpoint_contents import policy_of
@@ -25,8 +24,7 @@ def test_gradients_may_travel_through_sockets(tmp_path: Path) -> None:
         train(made, quiet=True)
         runs[transport] = [policy_of(state_of(folder), rank) for rank in range(3)]
         assert not list(folder.glob("meeting*"))
-        rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
-        assert rows[-1]["topology/messages_per_update"] == 2.0
+        assert rows_of(folder)[-1]["topology/messages_per_update"] == 2.0
     first = runs["gloo"][0]
     for held in runs["gloo"][1:]:
         assert all(torch.equal(x, first[name]) for name, x in held.items())

@@ -182,8 +182,8 @@ class Uncountable(Plain):
 
 class Poster(Plain):
     @property
-    def observation_space(self) -> Any:  # made when asked for: its bounds take a gigabyte
-        return spaces.Box(0, 255, (10_000, 10_000, 3), np.uint8)
+    def observation_space(self) -> Any:  # made when asked for: its bounds take much memory
+        return spaces.Box(0, 255, (2_000, 2_000, 3), np.uint8)
 
 
 class ManyChoices(Plain):
@@ -262,6 +262,13 @@ class Slow(Plain):
     def reward(self) -> float:
         time.sleep(0.05)
         return 1.0
+
+
+class SlowToMake(Plain):
+    """Takes its time to come into being."""
+
+    def __init__(self) -> None:
+        time.sleep(1.1)
 
 
 class StuckAtStart(Plain):

@@ -129,10 +129,6 @@ class Painted(Silent):
         return np.full((4, 6, 3), self.steps, np.uint8) if self.render_mode else None
 
 
-def make_counting() -> Counting:
-    return Counting()
-
-
 def not_an_env() -> int:
     return 3
 

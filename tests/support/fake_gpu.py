@@ -9,17 +9,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
-import sys
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import torch
+from recorder import innermost_line
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import gossamer
 from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
@@ -27,7 +25,6 @@ from gossamer.run.placements.host_learners import build_learners
 from gossamer.system import devices
 
 META = torch.device("meta")
-SOURCES = Path(gossamer.__file__).parent
 aten = torch.ops.aten
 COPIES = (
     aten._to_copy.default,
@@ -80,7 +77,9 @@ class FakeGpu(TorchDispatchMode):
         inputs = _tensors((*args, *kwargs.values()))
         if any(x.device == META for x in inputs):
             mixed = [x for x in inputs if x.device != META and x.ndim]
-            assert not mixed or func is aten._cudnn_rnn.default, f"{func} mixes devices: {_line()}"
+            assert not mixed or func is aten._cudnn_rnn.default, (
+                f"{func} mixes devices: {innermost_line()}"
+            )
         if func in FUSED and inputs[0].device == META:  # meta knows no such kernel
             return None
         if kwargs.get("generator") is not None and inputs and inputs[0].device == META:
@@ -106,7 +105,7 @@ class FakeGpu(TorchDispatchMode):
         else:
             targets, sources = [args[0]], [args[3]]
             devices_of = {x.device for x in (args[0], args[2], args[3])}
-            assert len(devices_of) == 1, f"{func} mixes devices: {_line()}"
+            assert len(devices_of) == 1, f"{func} mixes devices: {innermost_line()}"
         waits = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True))
         for target, source in zip(targets, sources, strict=True):
             if source.device == META and target.device.type == "cpu":
@@ -122,11 +121,11 @@ class FakeGpu(TorchDispatchMode):
         return args[0] if func is not aten._foreach_copy_.default else None
 
     def _wait(self, func):
-        self.waits.append(Wait(str(func), _line()))
+        self.waits.append(Wait(str(func), innermost_line()))
 
     def _send(self, func, waits):
         """Note a copy to the device; one that is not asked to be made in its time is waited for, too."""
-        self.sent.append(Wait(str(func), _line()))
+        self.sent.append(Wait(str(func), innermost_line()))
         if waits:
             self._wait(f"{func} to the device")
 
@@ -145,17 +144,6 @@ def _tensors(values):
 def _answer(dtype):
     """Return what a number on the device is; bytes may be of anything, even of an action."""
     return {torch.bool: True, torch.int64: 1, torch.uint8: 0}.get(dtype, 1.0)
-
-
-def _line() -> str:
-    """Return the innermost line of the package that is being executed."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(SOURCES):
-            return f"{path.relative_to(SOURCES)}:{frame.f_lineno} {frame.f_code.co_name}"
-        frame = frame.f_back
-    return "a test"
 
 
 class _Autocast(TorchFunctionMode):
@@ -199,7 +187,9 @@ def fake_gpu():
     with pytest.MonkeyPatch.context() as patch, FakeGpu() as mode:
         patch.setattr(torch, "autocast", _autocast)
         patch.setattr(torch, "Generator", _Generator)
-        patch.setattr(devices, "wait", lambda device: mode.waits.append(Wait("wait", _line())))
+        patch.setattr(
+            devices, "wait", lambda device: mode.waits.append(Wait("wait", innermost_line()))
+        )
         for optimizer in ("adam", "adamw"):  # of torch 2.9 the second is made of the first
             module = importlib.import_module(f"torch.optim.{optimizer}")
             name = "_device_dtype_check_for_fused"

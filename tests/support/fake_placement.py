@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
 
+import pytest
 import torch
+from runs import rows_of
 
 from gossamer.build.auto import Plan
 from gossamer.config import make_config
@@ -202,15 +204,17 @@ class Supervised:
     def run(self, *, resumed: bool = False) -> None:
         self.supervisor.run(lambda _: None, self._go_back, resumed=resumed)
 
+    def run_script(self) -> None:
+        """Run until the script is over, which is in the midst of the run."""
+        with pytest.raises(Stopped):
+            self.run()
+
     def _go_back(self) -> bool:
         self.went_back += 1
         return False
 
     def rows(self, name: str = "metrics") -> list[dict[str, Any]]:
-        import json
-
-        path = self.folder.path / f"{name}.jsonl"
-        return [json.loads(x) for x in path.read_text().splitlines()]
+        return rows_of(self.folder.path, name)
 
     def saved(self, which: str | int = "last") -> RunState:
         return from_disk(self.store.load(which), self.config.num_learners)

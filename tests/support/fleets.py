@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from runs import SMALL, assert_same
+from runs import SMALL
 
 from gossamer.config import TrainConfig, make_config
 
@@ -29,24 +28,3 @@ def config(folder: Path, topology: dict[str, Any], steps: int, **settings: Any) 
         **settings,
     }
     return make_config("CartPole-v1", given)
-
-
-def _order(row: dict[str, Any]) -> tuple[int, int, int]:
-    return row["learner"], row["env"], row["env_steps"]
-
-
-def assert_same_rows(one: Path, other: Path) -> None:
-    """Processes tell their episodes in any order."""
-    for folder in (one, other):
-        path = folder / "episodes.jsonl"
-        lines = sorted(path.read_text().splitlines(), key=lambda x: _order(json.loads(x)))
-        path.write_text("\n".join(lines) + "\n")
-    assert_same(one, other)
-
-
-def pids_of(folder: Path) -> list[int]:
-    try:
-        rows = json.loads((folder / "processes.json").read_text())
-    except (OSError, ValueError):
-        return []
-    return [row["pid"] for row in rows if row["role"] == "learner"]

@@ -6,7 +6,6 @@ import mmap
 
 import torch
 from core_fakes import CONSTANT, make_learner, random_batch, small_policy, spec_of
-from memory_peers import memory_peers
 
 from gossamer.links.mailboxes import Mailbox, Mailboxes
 from gossamer.links.stopping import StopSignal
@@ -74,16 +73,12 @@ def vector_of(policy):
     return torch.cat([x.detach().flatten().double() for x in policy.shared_tensors()])
 
 
-def make_mixers(topology, thetas, *, seed=1, link="shared memory"):
+def make_mixers(topology, thetas, *, seed=1):
     """One mixer for each row of thetas [L, N], and the tensors they mix."""
     tensors = [[torch.tensor(theta, dtype=torch.float32)] for theta in thetas]
     size, sizes = len(tensors), message_sizes(tensors[0])
-    if link == "lists":
-        peers = memory_peers(size, sizes)
-    else:
-        boxes = boxes_for(size, sizes)
-        peers = [mailbox(boxes, rank) for rank in range(size)]
+    boxes = boxes_for(size, sizes)
     mixers = [
-        Mixer(topology, link, held, seed=seed) for link, held in zip(peers, tensors, strict=True)
+        Mixer(topology, mailbox(boxes, rank), held, seed=seed) for rank, held in enumerate(tensors)
     ]
     return mixers, [held[0] for held in tensors]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from windy_envs import Windy
+from task_envs import Windy
 
 VARIABLE = "RELEASED_FILE"
 """Names the file for which these environments wait; where it is not set, they wait for nothing."""

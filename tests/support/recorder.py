@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,8 +23,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+import gossamer
 from gossamer.system.graphs import Graphs
 
+SOURCES = Path(gossamer.__file__).parent
 READS = {"tolist", "numpy", "__array__", "__dlpack__", "cpu", "item",
          "__bool__", "__int__", "__float__", "__index__"}  # fmt: skip
 MADE_ON_HOST = {"from_numpy", "frombuffer", "tensor", "as_tensor", "pin_memory"}
@@ -264,13 +267,16 @@ def _written(func, args, kwargs):
 
 
 def _line():
+    node = torch._C._current_autograd_node()
+    return f"{innermost_line()} [backward of {node.name()}]" if node else innermost_line()
+
+
+def innermost_line() -> str:
     """Return the innermost line of the package that is being executed."""
     frame = sys._getframe(1)
     while frame is not None:
-        name = frame.f_code.co_filename
-        if "/gossamer/" in name and "/tests/" not in name:
-            node = torch._C._current_autograd_node()
-            behind = f" [backward of {node.name()}]" if node is not None else ""
-            return f"{name.split('/gossamer/')[-1]}:{frame.f_lineno}{behind}"
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(SOURCES):
+            return f"{path.relative_to(SOURCES)}:{frame.f_lineno} {frame.f_code.co_name}"
         frame = frame.f_back
     return "a test"

@@ -1,4 +1,4 @@
-"""Tiny runs, and what two of them have in common."""
+"""Tiny runs, what they leave behind, and what two of them have in common."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 
 from gossamer.config import TrainConfig, make_config
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.run.train import train
 
 SMALL_ATARI: dict[str, Any] = {
     "num_envs": 4,
@@ -45,14 +46,66 @@ def state_of(folder: Path) -> dict[str, torch.Tensor]:
     return CheckpointStore(folder / "checkpoints", 0).load("last").tensors
 
 
+def rows_of(folder: Path, name: str = "metrics") -> list[dict[str, Any]]:
+    """Return the rows of metrics, episodes or evaluations so far, all but one that is being written."""
+    path = folder / f"{name}.jsonl"
+    written, _, _ = (path.read_text() if path.exists() else "").rpartition("\n")
+    return [json.loads(line) for line in written.splitlines()]
+
+
+def processes_of(folder: Path, role: str) -> list[dict[str, Any]]:
+    """Return what is told of the processes of a role; nothing before there are any."""
+    path = folder / "processes.json"
+    rows = json.loads(path.read_text()) if path.exists() else []
+    return [row for row in rows if row["role"] == role]
+
+
+def pids_of(folder: Path, role: str = "learner") -> list[int]:
+    return [row["pid"] for row in processes_of(folder, role)]
+
+
+def log_of(folder: Path) -> list[str]:
+    """Return the lines of the log without the times before them."""
+    return [line[20:] for line in (folder / "log.txt").read_text().splitlines()]
+
+
 def returns_of(folder: Path) -> list[tuple[int, float, int]]:
-    rows = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
-    return [(row["env"], row["return"], row["length"]) for row in rows]
+    return [(row["env"], row["return"], row["length"]) for row in rows_of(folder, "episodes")]
 
 
-def assert_same(one: Path, other: Path) -> None:
+def assert_same_state(one: Path, other: Path) -> None:
     a, b = state_of(one), state_of(other)
     assert a.keys() == b.keys()
     different = [name for name in a if not torch.equal(a[name], b[name])]
     assert not different
-    assert returns_of(one) == returns_of(other)
+
+
+def assert_same(one: Path, other: Path, *, ordered: bool = True) -> None:
+    """Check that two runs have learnt the same, to the bit, from the same episodes.
+
+    Args:
+        one: a run's folder.
+        other: another's.
+        ordered: environments end their episodes in the same order, too; those of several processes tell them in any.
+    """
+    assert_same_state(one, other)
+    told = [returns_of(folder) for folder in (one, other)]
+    if not ordered:
+        for episodes in told:
+            episodes.sort(key=lambda episode: episode[0])
+    assert told[0] == told[1]
+
+
+def assert_resumes(whole: TrainConfig, parts: TrainConfig, first: int, **how: Any) -> None:
+    """Check that a run that stops and goes on ends as one that was never stopped.
+
+    Args:
+        whole: is never stopped; where it has no processes, processes are compared with none too.
+        parts: the same in another folder.
+        first: env steps at which it stops.
+        how: of `assert_same`.
+    """
+    train(whole, quiet=True)
+    train(dataclasses.replace(parts, total_env_steps=first), quiet=True)
+    train(parts, resume=parts.run_folder, quiet=True)
+    assert_same(Path(whole.run_folder), Path(parts.run_folder), **how)

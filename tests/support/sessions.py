@@ -15,29 +15,21 @@ from typing import Any
 
 import held_envs
 import pytest
-import torch
 from programs import Program
+from runs import rows_of
 from waiting import PATIENCE_SECONDS, wait_for
 
 from gossamer.record.checkpoint import CheckpointStore
 
 QUICK = [
-    "--num-envs",
-    "4",
-    "--unroll-length",
-    "8",
-    "--algorithm.passes",
-    "1",
-    "--algorithm.num-minibatches",
-    "1",
-    "--optimizer.schedule",
-    "constant",
-    "--evaluation.every-seconds",
-    "0",
-    "--device",
-    "cpu",
-    "--precision",
-    "fp32",
+    "--num-envs=4",
+    "--unroll-length=8",
+    "--algorithm.passes=1",
+    "--algorithm.num-minibatches=1",
+    "--optimizer.schedule=constant",
+    "--evaluation.every-seconds=0",
+    "--device=cpu",
+    "--precision=fp32",
 ]
 """Settings under which a version takes milliseconds."""
 
@@ -116,6 +108,12 @@ class Session:
             texts.append(file.read().decode())
         return code, texts[0], texts[1]
 
+    def ends(self, code: int = 0, seconds: float = PATIENCE_SECONDS) -> str:
+        """Wait for the end, which must be of this exit code; return standard error."""
+        found, out, err = self.end(seconds)
+        assert found == code, (found, out, err)
+        return err
+
     def release(self) -> None:
         """Let a run of `held_envs` go on to its end."""
         self.released.touch()
@@ -132,13 +130,27 @@ class Session:
         wait_for(lambda: happened() or self.process.poll() is not None, what)
         assert self.process.poll() is None, f"ended before {what}: {self.end()}"
 
+    def wait_for_line(self, text: str, folder: Path) -> None:
+        """Wait until a run has said so in its log."""
+        log = folder / "log.txt"
+        self.wait_for(lambda: log.exists() and text in log.read_text(), f"{text!r} in its log")
+
+
+def run_session(
+    words: list[str],
+    cwd: Path,
+    code: int = 0,
+    *,
+    seconds: float = PATIENCE_SECONDS,
+    forked: bool = True,
+) -> str:
+    """Run a session to its end, which must be of this exit code; return standard error."""
+    with Session(words, cwd, forked=forked) as session:
+        return session.ends(code, seconds)
+
 
 def checkpoints(folder: Path) -> list[int]:
     return CheckpointStore(folder / "checkpoints", 0).list()
-
-
-def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
-    return CheckpointStore(folder / "checkpoints", 0).load("last").tensors
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
@@ -147,11 +159,4 @@ def summary_of(folder: Path) -> dict[str, Any]:
 
 def env_steps_logged(folder: Path) -> int:
     """Env steps of the newest metrics row; 0 before the first."""
-    path = folder / "metrics.jsonl"
-    lines = path.read_text().splitlines() if path.exists() else []
-    return json.loads(lines[-1])["env_steps"] if lines else 0
-
-
-def episodes_of(folder: Path) -> list[tuple[int, float, int]]:
-    rows = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
-    return [(row["env"], row["return"], row["length"]) for row in rows]
+    return max((row["env_steps"] for row in rows_of(folder)), default=0)

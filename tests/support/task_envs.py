@@ -8,6 +8,7 @@ class Paying(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
     pays = 0
+    length = 2
 
     def set_task(self, seed):
         self.pays = seed % 1000
@@ -23,7 +24,31 @@ class Paying(gymnasium.Env):
 
     def step(self, action):
         self.steps += 1
-        return np.zeros(1, np.float32), float(self.pays), self.steps == 2, False, {}
+        return np.zeros(1, np.float32), float(self.pays), self.steps == self.length, False, {}
+
+
+class Windy(Paying):
+    """Tells of its task in numpy's numbers."""
+
+    length = 5
+
+    @property
+    def episode_info(self):
+        return {
+            "wind": np.float32(self.pays),
+            "steps": np.int64(self.steps),
+            "gust": np.float64("nan"),
+        }
+
+
+class Breaks(Windy):
+    """Cannot tell of an episode that has gone on for five steps."""
+
+    @property
+    def episode_info(self):
+        if self.steps == 5:
+            raise ArithmeticError("no wind")
+        return super().episode_info
 
 
 class NeedsTask(Paying):

@@ -47,7 +47,6 @@ def rounds(mixers, updates, *, first=0):
             mixer.mix(update)
 
 
-@pytest.mark.parametrize("link", ["shared memory", "lists"])
 @pytest.mark.parametrize(
     "topology",
     [
@@ -62,10 +61,10 @@ def rounds(mixers, updates, *, first=0):
         AllReduce(),
     ],
 )
-def test_a_round_in_lock_step_is_the_mixing_matrix(topology, link):
+def test_a_round_in_lock_step_is_the_mixing_matrix(topology):
     size = 3 if getattr(topology, "graph", "").startswith("[") else 6
     thetas = thetas_of(size)
-    mixers, held = make_mixers(topology, thetas, link=link)
+    mixers, held = make_mixers(topology, thetas)
     expected = thetas.astype(np.float64)
     for update in range(7):
         rounds(mixers, 1, first=update)
