@@ -43,9 +43,7 @@ def test_one_that_ends_the_process_is_no_success(tmp_path: Path) -> None:
 def test_one_that_ends_the_process_in_its_first_step_is_told_of(
     name: str, code: int, says: str, tmp_path: Path
 ) -> None:
-    with Session(words(f"broken_envs:{name}", tmp_path / "run"), tmp_path) as session:
-        ended, _, err = session.end()
-    assert ended == code
+    err = run_session(words(f"broken_envs:{name}", tmp_path / "run"), tmp_path, code=code)
     assert says in err
     if code < 0:
         assert re.search(r'broken_envs\.py", line \d+ in reward', err), "and where"
