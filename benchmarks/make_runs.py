@@ -21,8 +21,8 @@ import numpy as np
 
 from gossamer.config import make_config, to_dict
 from gossamer.record.folder import RunFolder
-from gossamer.record.machine import describe_machine, git_state, package_versions
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
+from gossamer.record.software import describe_machine, git_state, package_versions
 from gossamer.run.mixing_facts import mixing_rows
 
 ALGORITHMS = ("ppo", "vtrace", "a2c")

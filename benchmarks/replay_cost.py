@@ -104,7 +104,7 @@ def forward_seconds() -> float:
     import torch
 
     from gossamer import make_config
-    from gossamer.build.auto import make_plan
+    from gossamer.build.plan import make_plan
     from gossamer.build.replays import CANDIDATE_COLUMNS
     from gossamer.build.roles import build_inference_policy, build_policy
     from gossamer.envs.registry import read_spec

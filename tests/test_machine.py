@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gossamer.build.auto import Plan, make_plan
+from gossamer.build.plan import Plan, make_plan
 from gossamer.config import make_config
 from gossamer.config.cores import MACHINE
 from gossamer.envs.registry import read_spec
@@ -228,7 +228,7 @@ def test_a_process_for_acting_that_nobody_asked_for_changes_nothing_else(
     for cores in (2, 8, 64):
         without = threads_of(cores, **settings, actors_per_learner=0)
         assert threads_of(cores, **settings) == replace(without, actors=1)
-    monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 200 << 20)
+    monkeypatch.setattr("gossamer.build.plan.free_memory", lambda: 200 << 20)
     assert threads_of(2, **settings).actors == 0
     assert threads_of(2, **settings, actors_per_learner=1).actors == 1, "as was asked for"
 

@@ -10,7 +10,7 @@ import pytest
 from gossamer.config import layers as layers_module
 from gossamer.config import resolve
 from gossamer.config.cores import MACHINE, row_for
-from gossamer.record.machines import tuned_entries
+from gossamer.record.tuned import tuned_entries
 from gossamer.tools import tune
 from gossamer.tools.prediction import Rates, predicted
 

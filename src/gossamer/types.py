@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gossamer.spec import EnvSpec, Leaf, Obs
     from gossamer.system.blocks import Place
-    from gossamer.system.signs import Sign
+    from gossamer.system.signs_of_life import Sign
 
 Metrics = dict[str, tuple["Tensor | float", "Tensor | float"]]
 """Metric name -> (sum, count); sums and counts add over micro-batches and learners."""

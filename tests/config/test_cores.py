@@ -14,7 +14,7 @@ from gossamer.config import layers as layers_module
 from gossamer.config import make_config, resolve, to_dict
 from gossamer.config.cores import MACHINE, ROWS, actors_for, row_for
 from gossamer.errors import ConfigError
-from gossamer.record.machines import machine_facts, path_of, tuned_settings, write_tuned
+from gossamer.record.tuned import machine_facts, path_of, tuned_settings, write_tuned
 
 PONG = "PongNoFrameskip-v4"
 

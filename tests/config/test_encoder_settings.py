@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from gossamer.config import make_config, parse_train, resolve, to_dict
+from gossamer.config import code_in, from_dict, make_config, parse_train, resolve, to_dict
 from gossamer.config.help import setting_groups, train_help
-from gossamer.config.layers import code_in, from_dict
 from gossamer.config.merging import Layer, merge
 from gossamer.config.show import show_config
 from gossamer.config.train_config import TrainConfig

@@ -15,7 +15,7 @@ from sessions import slow
 
 from gossamer.build import preflight as room
 from gossamer.build import replays as batches
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.build.preflight import refuse_what_memory_cannot_hold
 from gossamer.build.replays import (
     kept_replays,

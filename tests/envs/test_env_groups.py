@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gossamer.build import roles
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.envs.seeding import Part, episode_seed

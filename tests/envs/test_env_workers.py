@@ -127,7 +127,7 @@ def test_the_process_that_starts_workers_makes_one_environment(tmp_path, monkeyp
 GROUPS = """
 import os, signal, sys
 import numpy as np
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.build.roles import build_env_groups
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from rolling import Rolling, assert_resumes, random_actions
 
-from gossamer.build.auto import make_plan
 from gossamer.build.evaluation_tasks import build_trials, tasks_in_words, training_tasks
+from gossamer.build.plan import make_plan
 from gossamer.build.roles import build_env_groups
 from gossamer.config import make_config
 from gossamer.envs import multitask

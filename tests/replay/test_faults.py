@@ -11,7 +11,7 @@ from core_fakes import make_learner, random_batch, small_policy, spec_of
 from replay_fakes import B, ListQueue, T, make_mix, make_replay, sample, take, trajectory_of
 
 from gossamer.algorithms.laser import Laser
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError

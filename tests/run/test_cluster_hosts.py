@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import StopSignal
 from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Order, Ready
 from gossamer.run.placements.child_protocol import LearnerTask
-from gossamer.run.placements.layout import layout_of
+from gossamer.run.placements.process_layout import layout_of
 from gossamer.system.messages import from_whole, to_array
 
 pytest.importorskip("ray", reason="Ray is an optional extra")

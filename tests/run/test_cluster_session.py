@@ -12,10 +12,10 @@ from gossamer.errors import ConfigError
 
 pytest.importorskip("ray", reason="Ray is an optional extra")
 
+from gossamer.run.placements.cluster import remote_runs
 from gossamer.run.placements.cluster import session as session_module
-from gossamer.run.placements.cluster import whole_runs
+from gossamer.run.placements.cluster.remote_runs import RunCluster, WholeRun
 from gossamer.run.placements.cluster.session import Session
-from gossamer.run.placements.cluster.whole_runs import RunCluster, WholeRun
 
 
 class FakeRay:
@@ -56,7 +56,7 @@ class FakeRay:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay(cpus=6.0, gpus=3.0)
-    for module in (session_module, whole_runs):
+    for module in (session_module, remote_runs):
         monkeypatch.setattr(module, "ray", fake)
     monkeypatch.setattr(session_module, "ray_worker", SimpleNamespace(print_to_stdstream=print))
     monkeypatch.setattr(session_module, "cluster_of_this_machine", lambda: "")

@@ -13,7 +13,7 @@ from runs import assert_resumes, state_of
 
 import gossamer
 from gossamer import cli
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
 from gossamer.machine import Machine

@@ -24,7 +24,7 @@ from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
-from gossamer.build.auto import device_of, make_plan
+from gossamer.build.plan import device_of, make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.policies.actor_critic import ActorCritic

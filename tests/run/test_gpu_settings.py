@@ -13,7 +13,7 @@ import torch
 
 from gossamer import evaluate
 from gossamer.algorithms.a2c import A2C
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.build.preflight import refuse_what_a_gpu_cannot_hold
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
@@ -28,8 +28,8 @@ from gossamer.replay.batches import BatchSource
 from gossamer.roles.learner import Learner
 from gossamer.roles.optimizers import OptimizerConfig
 from gossamer.run.checkpoint_contents import RecorderState, RunState
-from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.out_of_process import OutOfProcess
+from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.resume import resumes_exactly, why_not_exact
 from gossamer.run.resumed_settings import for_this_machine
 from gossamer.run.train import train
@@ -78,7 +78,7 @@ def test_gpus_of_a_cluster_are_used_from_a_machine_that_has_none(device):
 
 
 def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
-    monkeypatch.setattr("gossamer.build.auto.main_is_ours", lambda: True)
+    monkeypatch.setattr("gossamer.build.plan.main_is_ours", lambda: True)
 
     def workers(cores, env_id="PongNoFrameskip-v4", **settings):
         given = {"algorithm": "vtrace", "device": "cuda", **settings}
@@ -104,13 +104,13 @@ def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
     laptop = dataclasses.replace(LAPTOP, cores=16)
     plan = planned(algorithm="vtrace", machine=laptop)[2]
     assert plan.env_workers == 0, "learners make their own"
-    monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 6 << 30)
+    monkeypatch.setattr("gossamer.build.plan.free_memory", lambda: 6 << 30)
     assert workers(16)[2] == 8, "sixteen processes take half of it"
-    monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 512 << 20)
+    monkeypatch.setattr("gossamer.build.plan.free_memory", lambda: 512 << 20)
     assert workers(16)[2] == 0
-    monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 64 << 30)
+    monkeypatch.setattr("gossamer.build.plan.free_memory", lambda: 64 << 30)
     assert workers(16)[2] == 16
-    monkeypatch.setattr("gossamer.build.auto.main_is_ours", lambda: False)
+    monkeypatch.setattr("gossamer.build.plan.main_is_ours", lambda: False)
     assert workers(16)[2] == 0, "a process that is started would run the user's script again"
 
 

@@ -12,7 +12,7 @@ import pytest
 from sessions import QUICK, run_session, summary_of
 
 from gossamer import cli
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.build.preflight import refuse_large
 from gossamer.config import make_config
 from gossamer.errors import ConfigError

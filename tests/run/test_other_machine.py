@@ -11,7 +11,7 @@ import pytest
 import torch
 from runs import SMALL_ATARI, assert_same, config, log_of
 
-from gossamer.build.auto import Plan, make_plan
+from gossamer.build.plan import Plan, make_plan
 from gossamer.config import TrainConfig, make_config, to_dict
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError

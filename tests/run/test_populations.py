@@ -20,7 +20,7 @@ from gossamer.roles.optimizers import OptimizerConfig
 from gossamer.run.checkpoint_contents import policy_of
 from gossamer.run.load_policy import whose_in_words
 from gossamer.run.train import train
-from gossamer.run.wording import learners_in_words
+from gossamer.run.user_messages import learners_in_words
 
 A_VERSION = 2 * 64
 

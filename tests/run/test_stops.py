@@ -24,7 +24,7 @@ from gossamer import cli
 from gossamer.record.metrics import last_row
 from gossamer.run import slow_calls
 from gossamer.run.slow_calls import SlowCalls
-from gossamer.system.signs import Sign
+from gossamer.system.signs_of_life import Sign
 
 WITHIN = ["--stop-within-seconds", "1"]
 ENDLESS = [*QUICK, *WITHIN, "--algorithm.passes", "1e12"]

@@ -13,15 +13,15 @@ import torch
 from fleets import TOPOLOGIES, config
 from waiting import wait_for
 
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.host_learners import build_learners
-from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.process_host import ProcessHost
 from gossamer.run.placements.processes import Processes
+from gossamer.run.placements.shared_memory import Memory
 from gossamer.run.train import train
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

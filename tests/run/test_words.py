@@ -19,7 +19,7 @@ from gossamer.record.folder import RunFolder
 from gossamer.run.mixing_facts import mixing_facts
 from gossamer.run.summary import summary_of
 from gossamer.run.train import train
-from gossamer.run.wording import ending, mixing_in_words, seen_and_done
+from gossamer.run.user_messages import ending, mixing_in_words, seen_and_done
 
 
 def config(topology: dict[str, Any] | str, size: int, **settings: Any) -> TrainConfig:

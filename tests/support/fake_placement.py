@@ -10,7 +10,7 @@ import pytest
 import torch
 from runs import rows_of
 
-from gossamer.build.auto import Plan
+from gossamer.build.plan import Plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.links.stopping import Stopped, StopSignal

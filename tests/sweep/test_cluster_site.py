@@ -22,7 +22,7 @@ from gossamer.sweep.pool import PlannedRun
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
 
-from gossamer.run.placements.cluster.whole_runs import (  # noqa: E402
+from gossamer.run.placements.cluster.remote_runs import (  # noqa: E402
     HERE,
     KILLED,
     Change,
@@ -116,8 +116,8 @@ class FakeRay:
 @pytest.fixture
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     made = FakeRay()
-    monkeypatch.setattr("gossamer.run.placements.cluster.whole_runs.ray", made)
-    monkeypatch.setattr("gossamer.run.placements.cluster.whole_runs.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("gossamer.run.placements.cluster.remote_runs.ray", made)
+    monkeypatch.setattr("gossamer.run.placements.cluster.remote_runs.LOOK_SECONDS", 0.0)
     return made
 
 

@@ -17,7 +17,7 @@ from gossamer.config import make_config
 from gossamer.errors import RunFailed
 from gossamer.record.exits import Exit
 from gossamer.sweep import pool as pool_module
-from gossamer.sweep.board import Board
+from gossamer.sweep.live_table import Board
 from gossamer.sweep.local_site import LocalSite
 from gossamer.sweep.pool import PlannedRun, Pool, RunQueue
 from gossamer.system import signals

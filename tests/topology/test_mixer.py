@@ -12,7 +12,7 @@ import pytest
 import torch
 from groups import boxes_for, mailbox, make_mixers
 
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.errors import RunFailed

@@ -11,7 +11,7 @@ from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import AWAITS, BEATS
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.links.threads import StoppableCondition
-from gossamer.system.signs import Patience, Sign
+from gossamer.system.signs_of_life import Patience, Sign
 
 
 class Clock:

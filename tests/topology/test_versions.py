@@ -12,7 +12,7 @@ import torch
 
 from gossamer.links.mailboxes import Mailboxes
 from gossamer.roles.mixer import message_sizes
-from gossamer.run.placements.learners_memory import PolicyBoards
+from gossamer.run.placements.shared_memory import PolicyBoards
 
 
 class Interleaved(Mailboxes):

@@ -30,7 +30,7 @@ from gossamer.types import empty_trajectory
 if TYPE_CHECKING:
     from torch import nn
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint

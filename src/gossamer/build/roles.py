@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 import torch
 
-from gossamer.build.auto import PRECISIONS, Plan, device_of, stream_seed
 from gossamer.build.evaluation_tasks import (
     build_trials,
     training_tasks,
 )
+from gossamer.build.plan import PRECISIONS, Plan, device_of, stream_seed
 from gossamer.build.replays import build_mix
 from gossamer.envs.registry import is_native, make_vec_env, make_worker_groups
 from gossamer.envs.seeding import CHOOSING_RANK, Part
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from gossamer.roles.acting_group import Episode
     from gossamer.roles.evaluator import Source
     from gossamer.spec import EnvSpec, Obs
-    from gossamer.system.signs import Sign
+    from gossamer.system.signs_of_life import Sign
     from gossamer.types import Trajectory, VecEnv
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -11,17 +11,14 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.config import own_parts
 from gossamer.config.check import first_learnt, may_deal_rows, validate
 from gossamer.config.cores import (
-    AUTO,
-    LEAST_ENV_STEPS,
-    MIXED,
-    MIXED_RATE,
-    envs_for,
     is_plain,
     learners_for,
 )
 from gossamer.config.files import config_layer, suite_layer
-from gossamer.config.merging import Layer, merge
+from gossamer.config.machine_layers import ONE_HERE, learners_layers, tuned_layer, without_auto
+from gossamer.config.merging import Layer, is_preset, merge
 from gossamer.config.names import entries_of, nested
+from gossamer.config.saved_settings import saved_settings
 from gossamer.config.suggestions import REMOVED
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import Tree, as_written, fields_of, to_tree
@@ -29,12 +26,9 @@ from gossamer.config.values import spells_number
 from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError
 from gossamer.machine import visible_gpus
-from gossamer.policies.settings import LIKE
-from gossamer.record.machines import TUNABLE, tuned_settings
-from gossamer.record.origin import began_here, is_found
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.system.cores import num_cores
-from gossamer.system.reading import clipped, quoted
+from gossamer.system.reading import quoted
 
 if TYPE_CHECKING:
     import os
@@ -51,15 +45,6 @@ FOR_REPLAYS = "for replays"
 """Layer label of the algorithm that is taken where replays are asked for, and no algorithm."""
 REPLAYING = "laser"
 """That algorithm: it learns from older data, as far as its policy is still near."""
-TUNED = "tuned on this machine"
-"""Layer label of what `gossamer tune` found."""
-ONE_HERE = "1 here"
-"""End of the layer label of a number of learners that the machine decides, where it is kept out."""
-SHAPE = TUNABLE | {
-    "num_envs", "unroll_length", "learners_per_process", "actors_per_learner", "placement", "device", "precision",
-    "lag", "replays", "replay_ratio", "policy", "topology",
-}  # fmt: skip
-"""Settings with which something else may be fastest."""
 
 
 def to_dict(config: TrainConfig) -> dict[str, Any]:
@@ -148,9 +133,10 @@ def merge_layers(
     if isinstance(env_id, str) and env_id:
         suite = suite_layer(suite_of(env_id), _algorithm_of(layers))
         algorithm = _algorithm_of([suite, *layers]) or ""
-        found = _tuned_layer(env_id, algorithm, layers) if machine == "tuned" else None
+        tunes = machine == "tuned" and all(x.label != RESUMED for x in layers)
+        found = tuned_layer(env_id, algorithm, layers) if tunes else None
         layers = [suite, *([found] if found else []), *layers]
-    layers, decided, tuned = _without_auto(layers)
+    layers, decided, tuned = without_auto(layers)
     config, origin = merge(TrainConfig, layers)
     if decided:
         if tuned:
@@ -192,77 +178,6 @@ def _kind_of(replay: Any, index: str) -> Any:
     return entry.get("name", "queue" if index == "0" else "")
 
 
-def _tuned_layer(env_id: str, algorithm: str, above: Sequence[Layer]) -> Layer | None:
-    """Return what `gossamer tune` found for just this run; None: nothing, or the layers above make it another run."""
-    if any(layer.label == RESUMED or _shapes(layer.settings) for layer in above):
-        return None
-    layer = Layer(TUNED, tuned_settings(env_id, algorithm))
-    try:
-        tuned = merge(TrainConfig, [layer])[0]
-    except ConfigError:  # of another version, or changed by hand: it was only a help
-        return None
-    total = [x.settings["total_env_steps"] for x in above if "total_env_steps" in x.settings]
-    short = any(spells_number(x) and float(x) < LEAST_ENV_STEPS for x in total)
-    return layer if layer.settings and not (short and tuned.num_learners > 1) else None
-
-
-def _shapes(settings: Tree) -> bool:
-    """Whether settings decide something that changes what is fastest on a machine."""
-    algorithm = settings.get("algorithm")
-    tuned = isinstance(algorithm, Mapping) and set(cast("Tree", algorithm)) - {"name"}
-    names = {x for x, value in settings.items() if (x, value) != ("num_learners", AUTO)}
-    return bool(tuned) or not SHAPE.isdisjoint(names)
-
-
-def _without_auto(layers: Sequence[Layer]) -> tuple[list[Layer], str, int]:
-    """Return layers without a number of learners that the machine decides.
-
-    Returns:
-        The layers; the one that lets the machine decide, empty for none; and the number if `gossamer tune` found it, 0 if not.
-    """
-    kept, decided, count = [*layers], "", 0
-    for i, layer in enumerate(layers):
-        asked = layer.settings.get("num_learners")
-        if asked == AUTO or (layer.label == TUNED and asked is not None):
-            decided, count = layer.label, count if asked == AUTO else int(asked)
-            kept[i] = layer.without("num_learners")
-        elif asked is not None:
-            decided, count = "", 0
-    return kept, decided, count
-
-
-def learners_layers(
-    config: TrainConfig, origin: Mapping[str, str], count: int, *, label: str, why: str
-) -> list[Layer]:
-    """Return the layers of a number of learners that the machine decides; they gossip unless somebody chose how they mix.
-
-    Args:
-        config: merged settings.
-        origin: which layer set each.
-        count: of learners.
-        label: layer that lets the machine decide.
-        why: so many.
-    """
-    chosen = not _is_preset(origin["topology.name"])
-    if count > 1 and chosen and not config.topology.talks:
-        count, why = 1, f"1 with topology {config.topology.name}"
-    layers = [Layer(f"{label}, {why}", {"num_learners": count})]
-    if count == 1 or chosen:
-        return layers
-    with_them = f"with {count} learners"
-    mixed = merge(TrainConfig, [Layer("", {"topology": MIXED})])[0].topology
-    layers.append(Layer(with_them, {"topology": to_tree(mixed)}))
-    # A batch and a rate that somebody chose stay what they are.
-    theirs = ("num_envs", "unroll_length", "optimizer.learning_rate", "algorithm.num_minibatches")
-    if config.num_envs and all(_is_preset(origin[name]) for name in theirs):
-        rates = [MIXED_RATE * rate for rate in config.optimizer.learning_rate]
-        smaller = {"num_envs": min(envs_for(count), config.num_envs)}
-        layers.append(
-            Layer(f"{label}, {with_them}", {**smaller, "optimizer": {"learning_rate": rates}})
-        )
-    return layers
-
-
 def _algorithm_of(layers: Sequence[Layer]) -> str | None:
     """Return the name that the highest layer gives that gives one; of a class of the user's that of ours it is derived from."""
     for layer in reversed(layers):
@@ -284,16 +199,12 @@ def _fitting(config: TrainConfig, origin: Mapping[str, str]) -> Iterator[Layer]:
     # No more minibatches than environments.
     most, before = config.num_envs, origin["algorithm.num_minibatches"]
     rows = may_deal_rows(config) and suite_of(config.env_id) != "atari"
-    if _is_preset(before) and not rows and 0 < most < config.algorithm.num_minibatches:
+    if is_preset(before) and not rows and 0 < most < config.algorithm.num_minibatches:
         yield Layer(f"{before}, at most num_envs", {"algorithm": {"num_minibatches": most}})
     # A run that somebody wants short learns from its first batch on.
     before = origin["optimizer.learn_start"]
-    if _is_preset(before) and 10 * first_learnt(config) > config.total_env_steps:
+    if is_preset(before) and 10 * first_learnt(config) > config.total_env_steps:
         yield Layer(f"{before}, 0 for so few steps", {"optimizer": {"learn_start": 0}})
-
-
-def _is_preset(origin: str) -> bool:
-    return origin == "default" or origin.startswith("suite ")
 
 
 def with_ratio(config: TrainConfig) -> TrainConfig:
@@ -401,81 +312,6 @@ def make_config(
     given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
     saved = saved_settings(resume, given=given, configs=presets, trust=trust)
     return resolve(given=given, configs=presets, resumed=saved)[0]
-
-
-def in_python(name: str, value: str) -> str:
-    """Say what to write in Python so that the code of this setting is used."""
-    return f"env_id={value!r}, or trust=True" if name == "env_id" else "trust=True"
-
-
-def saved_settings(
-    run: str | os.PathLike[str] | None,
-    *,
-    given: Tree | None = None,
-    configs: Sequence[str] = (),
-    trust: bool = False,
-    how: Callable[[str, str], str] = in_python,
-) -> dict[str, Any] | None:
-    """Return what a run was trained with; None for no run.
-
-    Args:
-        run: which.
-        given: settings given beside it; code they name may be imported.
-        configs: files and presets given beside it; likewise.
-        trust: import whatever the run names.
-        how: what to type, for the error, so that the code of a setting is used, by its dotted name and value.
-
-    Raises:
-        ConfigError: there is no such run, its settings are damaged, or they would import code and nothing shows that
-            the run began here.
-    """
-    if run is None:
-        return None
-    from gossamer.record.folder import RunFolder  # loads what --help does not need
-
-    folder = RunFolder.open(run)
-    saved = folder.read_settings()
-    code = code_in(saved)
-    named = [given or {}, *(config_layer(name).settings for name in configs)]
-    again = {value for tree in named for value in code_in(tree).values()}
-    foreign = [item for item in code.items() if item[1] not in again and is_found(item[1])]
-    try:
-        trust = trust or not foreign or began_here(folder.read_json("meta.json"), code.values())
-    except ConfigError:  # nothing shows it
-        trust = False
-    if trust:
-        return saved
-    name, value = foreign[0]
-    others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-    raise ConfigError(
-        f"{folder.path} would import and call {clipped(value)}{others} ({name} in its config.json), and nothing shows "
-        f"that you began this run on this machine; if you trust it, type {how(name, value)}"
-    )
-
-
-def code_in(settings: Tree) -> dict[str, str]:
-    """Return, by dotted name, what settings would have imported: an environment or a part, as module:NAME.
-
-    This depends on the settings alone, not on which classes are known already.
-    """
-    tree = nested(settings)
-    named = {name: tree.get(name) for name in ("env_id", "algorithm", "topology")}
-    policy = entries_of(tree.get("policy"))
-    named["policy.torso"] = policy.get("torso")
-    encoders = entries_of(policy.get("encoders"))
-    named |= {f"policy.encoders.{name}": encoder for name, encoder in encoders.items()}
-    named |= {f"replays.{key}": replay for key, replay in entries_of(tree.get("replays")).items()}
-    found: dict[str, str] = {}
-    for path, value in named.items():
-        if isinstance(value, Mapping):
-            path, value = f"{path}.name", nested(cast("Tree", value)).get("name")
-        # An encoder that is like another leaf's is no code.
-        is_like = path.startswith("policy.encoders.") and str(value).startswith(LIKE)
-        if isinstance(value, str) and ":" in value and not is_like:
-            found[path] = value
-    if found.get("env_id", "").startswith("envpool:"):
-        del found["env_id"]
-    return found
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:

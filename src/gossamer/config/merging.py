@@ -271,3 +271,8 @@ def _other_member(
         how = f"give it to an entry of that kind, {other}"
     told = f"is a setting of {', '.join(owners)}, not of {chosen}"
     return ConfigError(f"{layer.shown(path + name)} {told}; leave it out or {how}")
+
+
+def is_preset(origin: str) -> bool:
+    """Whether a layer's label says that nobody asked for the setting: code or a suite has it."""
+    return origin == "default" or origin.startswith("suite ")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.config.cores import AUTO
 from gossamer.config.files import suite_layer
-from gossamer.config.layers import ONE_HERE, resolve
+from gossamer.config.layers import resolve
+from gossamer.config.machine_layers import ONE_HERE
 from gossamer.config.tree import flatten, to_tree
 from gossamer.envs.settings import SUITE_IDS
 

@@ -26,7 +26,7 @@ from gossamer.envs.spaces import check_actions
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.spec import ActionSpec, EnvSpec, one_leaf
-from gossamer.system.signs import Sign
+from gossamer.system.signs_of_life import Sign
 from gossamer.types import StepResult
 
 if TYPE_CHECKING:

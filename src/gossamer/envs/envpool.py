@@ -22,7 +22,7 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import MissingExtra
 from gossamer.spec import EnvSpec
 from gossamer.system.importing import RAISED
-from gossamer.system.signs import Sign
+from gossamer.system.signs_of_life import Sign
 from gossamer.types import StepResult
 
 if TYPE_CHECKING:

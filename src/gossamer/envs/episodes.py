@@ -19,7 +19,7 @@ from gossamer.envs.spaces import Misfit, action_format, dict_of, obs_format
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.spec import leaves_of
 from gossamer.system.importing import RAISED, readable
-from gossamer.system.signs import CLOSE, CONSTRUCTOR
+from gossamer.system.signs_of_life import CLOSE, CONSTRUCTOR
 from gossamer.types import StepResult
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gossamer.envs.settings import EnvConfig
     from gossamer.envs.spaces import ActionFormat, NestedFormat, ObsFormat
     from gossamer.spec import Obs
-    from gossamer.system.signs import Sign
+    from gossamer.system.signs_of_life import Sign
 
 
 class Formats(NamedTuple):

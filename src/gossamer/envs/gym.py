@@ -19,7 +19,7 @@ from gossamer.envs.symbols import tiles_in_numbers
 from gossamer.errors import ConfigError
 from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, failed
-from gossamer.system.signs import Sign
+from gossamer.system.signs_of_life import Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -16,7 +16,7 @@ import numpy as np
 
 from gossamer.envs.spaces import draw_actions
 from gossamer.spec import leaves_of
-from gossamer.system.signs import unwatched
+from gossamer.system.signs_of_life import unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,7 +23,7 @@ import numpy as np
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.spec import leaf_field, leaves_of
 from gossamer.system.importing import RAISED, failed, readable
-from gossamer.system.signs import CLOSE, CONSTRUCTOR, Sign
+from gossamer.system.signs_of_life import CLOSE, CONSTRUCTOR, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -35,7 +35,7 @@ from gossamer.envs.worker import (
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import STOP_SIGNALS, in_thread
 from gossamer.system.importing import refuse_unguarded_main
-from gossamer.system.signs import CONSTRUCTOR, Sign
+from gossamer.system.signs_of_life import CONSTRUCTOR, Sign
 from gossamer.types import StepResult
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from gossamer.links.stopping import LOOK_SECONDS, Stopped
 from gossamer.system import devices
 from gossamer.system.blocks import lay_out, view
 from gossamer.system.reading import expand
-from gossamer.system.signs import Patience, Sign
+from gossamer.system.signs_of_life import Patience, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence

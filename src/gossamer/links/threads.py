@@ -12,7 +12,7 @@ import torch
 
 from gossamer.links.stopping import LOOK_SECONDS, Stopped, StopSignal
 from gossamer.system.devices import Mark
-from gossamer.system.signs import Patience, Sign
+from gossamer.system.signs_of_life import Patience, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator

@@ -19,7 +19,6 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import free_disk
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.files import LOCK, take_lock, write_bytes, write_text
-from gossamer.record.machine import describe_machine, git_state, package_versions
 from gossamer.record.metrics import (
     keep_rows,
     last_row,
@@ -31,6 +30,7 @@ from gossamer.record.metrics import (
 from gossamer.record.readers import FolderReader, json_in, settings_in
 from gossamer.record.requests import take
 from gossamer.record.runs import find_run
+from gossamer.record.software import describe_machine, git_state, package_versions
 from gossamer.system.reading import clipped, expand, quoted, read_plain
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from gossamer.replay.shards import Form
 from gossamer.system import devices
 from gossamer.system.devices import SideStream
 from gossamer.system.prefixes import without_prefix
-from gossamer.system.signs import PATIENCE_SECONDS, Patience, Sign
+from gossamer.system.signs_of_life import PATIENCE_SECONDS, Patience, Sign
 from gossamer.types import as_batch
 
 if TYPE_CHECKING:

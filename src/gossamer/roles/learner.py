@@ -21,7 +21,7 @@ from gossamer.roles.updates import Updates
 from gossamer.system import devices
 from gossamer.system.graphs import Graphs
 from gossamer.system.prefixes import without_prefix
-from gossamer.system.signs import Sign
+from gossamer.system.signs_of_life import Sign
 from gossamer.topology.base import FOREVER
 from gossamer.topology.single import Single
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Meta
 from torch import Tensor
 
-from gossamer.build.auto import Plan
+from gossamer.build.plan import Plan
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import STATE
 from gossamer.system.messages import Message

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gossamer.build.auto import find_device
 from gossamer.build.evaluation_tasks import build_trials
+from gossamer.build.plan import find_device
 from gossamer.errors import RunFailed
 from gossamer.machine import same_folder, threads
 from gossamer.record.folder import RunFolder
@@ -26,7 +26,7 @@ from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, tell
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import visible
-from gossamer.system.signs import GIVEN_UP
+from gossamer.system.signs_of_life import GIVEN_UP
 from gossamer.system.streams import show_result
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from gossamer.build.auto import Plan
+from gossamer.build.plan import Plan
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.roles.acting_group import Episode
 from gossamer.run.checkpoint_contents import LearnerState
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gossamer.roles.evaluator import Evaluator
     from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_state import HostState
-    from gossamer.run.placements.learners_memory import PolicyBoards
+    from gossamer.run.placements.shared_memory import PolicyBoards
     from gossamer.spec import EnvSpec
 
 LoadInitialState = Callable[[range], "InitialState | None"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build.auto import Plan, learners_machine, make_plan
+from gossamer.build.plan import Plan, learners_machine, make_plan
 from gossamer.build.preflight import (
     refuse_full_shared_memory,
     refuse_large,
@@ -21,7 +21,7 @@ from gossamer.record.folder import RunFolder
 from gossamer.run.best_videos import refuse_no_videos
 from gossamer.run.checkpoint_contents import RunState, SavedPolicy, from_disk, tensors_of
 from gossamer.run.load_policy import read_policy, refuse_misfit, refuse_other_best
-from gossamer.run.placements.layout import layout_of
+from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.recorder import refuse_missing_writers
 from gossamer.run.resume import known_to_differ
 from gossamer.run.resumed_settings import changes, for_this_machine, refuse_changes, resumed_plan
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import torch
 
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.placements.layout import Layout
+    from gossamer.run.placements.process_layout import Layout
     from gossamer.spec import EnvSpec
     from gossamer.system.beginning import Beginning
 

@@ -14,7 +14,7 @@ from gossamer.system.prefixes import without_prefix
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.folder import RunFolder

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.errors import ConfigError
 from gossamer.replay.selectors.base import Selector
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.machine import Machine
     from gossamer.spec import EnvSpec

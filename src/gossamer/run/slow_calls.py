@@ -6,11 +6,17 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gossamer.system.signs import CONSTRUCTOR, START_SECONDS, TIMES_THE_LONGEST, all_signs, given_up
+from gossamer.system.signs_of_life import (
+    CONSTRUCTOR,
+    START_SECONDS,
+    TIMES_THE_LONGEST,
+    all_signs,
+    given_up,
+)
 
 if TYPE_CHECKING:
     from gossamer.errors import RunFailed
-    from gossamer.system.signs import Sign
+    from gossamer.system.signs_of_life import Sign
 
 SLOW_SECONDS = 30.0
 """An environment that takes as long over one call is named, and again whenever it has taken twice as long."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.machine import STOP_SIGNALS
 from gossamer.record.exits import Exit
 from gossamer.run.slow_calls import SlowCalls, at_work
-from gossamer.run.wording import ENDED_AT_ONCE, STOPPING
+from gossamer.run.user_messages import ENDED_AT_ONCE, STOPPING
 from gossamer.system.signals import Signals
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFailed
 from gossamer.record.exits import ON_ROW, Exit
-from gossamer.run import wording
+from gossamer.run import user_messages
 from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_group import HostGroup
 from gossamer.run.host_protocol import (
@@ -225,8 +225,8 @@ class Supervisor:
         if host.state.incarnation or host.machine:
             self._write_processes()  # now it is known where
         if differs is not None:
-            self.folder.note(wording.env_facts(self.placement.spec))
-            told = wording.new_episodes_in_words(self.placement.spec)
+            self.folder.note(user_messages.env_facts(self.placement.spec))
+            told = user_messages.new_episodes_in_words(self.placement.spec)
             if differs == NOT_BACK:
                 told = f"not resumed exactly after all: {differs}; new episodes have begun"
             if differs:

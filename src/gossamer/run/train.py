@@ -31,15 +31,15 @@ from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.record.requests import Requests
 from gossamer.roles.evaluator import Interrupted
-from gossamer.run import resume, wording
+from gossamer.run import resume, user_messages
 from gossamer.run.best_videos import BestVideos
 from gossamer.run.checkpoint_contents import from_disk, tensors_of
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.evaluations import Evaluations
 from gossamer.run.load_policy import read_policy
 from gossamer.run.mixing_facts import mixing_facts, mixing_rows
-from gossamer.run.placements.layout import layout_of
-from gossamer.run.placements.placing import place
+from gossamer.run.placements.choose_placement import place
+from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.prepare import Asked, Finished, prepare
 from gossamer.run.recorder import Recorder
 from gossamer.run.resumed_settings import changes
@@ -249,7 +249,7 @@ class _Session:
         config, watch = self.config, self.watch
         with contextlib.ExitStack() as stack:
             resumed, replays = self.state is not None, is_repeatable(self.state, self.spec)
-            making = wording.making_in_words(config, self.plan.num_envs, resumed=replays)
+            making = user_messages.making_in_words(config, self.plan.num_envs, resumed=replays)
             # Processes make their environments later, which the supervisor tells.
             if resumed or layout_of(config) is None:
                 self.asked.beginning.at(making)
@@ -336,7 +336,7 @@ class _Session:
         """Write what a run begins with; of a new run nothing stays if that fails."""
         asked, folder = self.asked, self.folder
         try:
-            known = wording.env_facts(self.spec) if self.prepared.tried else {}
+            known = user_messages.env_facts(self.spec) if self.prepared.tried else {}
             settings = to_dict(self.config)
             facts = {
                 **mixing_facts(self.config),
@@ -415,8 +415,8 @@ class _Session:
         each = " each" if config.num_learners > 1 else ""
         self._say(
             spec.protocol,
-            wording.seen_and_done(spec),
-            wording.new_episodes_in_words(spec) if state is None else "",
+            user_messages.seen_and_done(spec),
+            user_messages.new_episodes_in_words(spec) if state is None else "",
             *spec.remarks,
             tasks_in_words(config, spec, num_envs=plan.num_envs),
             f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "
@@ -428,7 +428,7 @@ class _Session:
             with suppress(OSError):
                 self.folder.log(line)
         self._say(
-            wording.mixing_in_words(config, mixing_facts(config)),
+            user_messages.mixing_in_words(config, mixing_facts(config)),
             f"run folder {self.folder.shown}",
             self.unmarked,
         )
@@ -441,7 +441,7 @@ class _Session:
                     "algorithm:vtrace"
                 )
             return
-        resumed = wording.resumed_in_words(
+        resumed = user_messages.resumed_in_words(
             new_episodes=not is_repeatable(state, spec),
             why=resume.why_not_exact(config, spec, plan, state, self.prepared.before),
             env_steps=state.env_steps,
@@ -459,7 +459,7 @@ class _Session:
 
     def _filling(self) -> str:
         rows = resume.rows_to_fill(self.config, self.plan, self.state)
-        return wording.filling_in_words(rows)
+        return user_messages.filling_in_words(rows)
 
     def _say(self, *lines: str) -> None:
         """Say the lines that are not empty."""
@@ -497,14 +497,14 @@ class _Run(Watched):
             return self._exit_code
         supervisor, failure = self._supervisor, self._supervisor.stop.failure
         if failure is not None:
-            supervisor.exit = Exit("failed", wording.headline(failure))
+            supervisor.exit = Exit("failed", user_messages.headline(failure))
         elif not supervisor.saved:
             supervisor.tell_lost(supervisor.checkpoints.on_disk)
         with suppress(OSError):
             supervisor.folder.write_json("summary.json", self._summary())
-        self.say(wording.ending(self._summary(), supervisor.folder))
+        self.say(user_messages.ending(self._summary(), supervisor.folder))
         if failure is not None:
-            tell(f"gossamer: {wording.headline(failure)}")
+            tell(f"gossamer: {user_messages.headline(failure)}")
         return int(failure is not None)
 
     def to_its_end(self, train: Callable[[], None]) -> TrainResult:
@@ -527,7 +527,7 @@ class _Run(Watched):
             failure = error
             if isinstance(error, GivenUp):
                 failure = error.failure.with_traceback(error.__traceback__)
-            supervisor.exit = Exit("failed", wording.headline(failure))
+            supervisor.exit = Exit("failed", user_messages.headline(failure))
             with suppress(OSError):  # of a full disk
                 folder.log("".join(traceback.format_exception(failure)))
             with suppress(Exception):  # a checkpoint under way is written to its end
@@ -540,13 +540,13 @@ class _Run(Watched):
                 failure = failure or error
         scores, best = self._scoring.scores_saved, self._scoring.best_saved
         mean_of = recorder.window.mean_of
-        for line in wording.learners_in_words(supervisor.config, scores, mean_of, best):
+        for line in user_messages.learners_in_words(supervisor.config, scores, mean_of, best):
             recorder.say(line)
-        recorder.say(wording.ending(ended, folder))
+        recorder.say(user_messages.ending(ended, folder))
         folder.unlock()
         self._exit_code = int(failure is not None)
         if failure is not None:
-            wording.raise_failure(failure, folder)
+            user_messages.raise_failure(failure, folder)
         return TrainResult(folder.path, ended)
 
     def _summary(self) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.record.files import write_bytes
-from gossamer.run.placements.cluster.whole_runs import HERE, RunCluster, WholeRun, files_below
+from gossamer.run.placements.cluster.remote_runs import HERE, RunCluster, WholeRun, files_below
 from gossamer.sweep.local_site import make_room
 
 if TYPE_CHECKING:
-    from gossamer.run.placements.cluster.whole_runs import Changes, RemoteRun
+    from gossamer.run.placements.cluster.remote_runs import Changes, RemoteRun
     from gossamer.sweep.pool import PlannedRun
 
 SETTINGS = "settings.toml"

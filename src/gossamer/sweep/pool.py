@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from gossamer.sweep.board import Board
+    from gossamer.sweep.live_table import Board
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0

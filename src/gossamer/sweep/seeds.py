@@ -20,7 +20,7 @@ from gossamer.record.metrics import plain
 from gossamer.record.objectives import is_done, measure, read_summary, shown_value
 from gossamer.record.readers import FolderReader, json_in, table_in
 from gossamer.record.runs import find_runs, is_run
-from gossamer.sweep.board import Board
+from gossamer.sweep.live_table import Board
 from gossamer.sweep.local_site import LocalSite
 from gossamer.sweep.pool import PlannedRun, Pool, RunQueue
 from gossamer.sweep.presets import as_preset

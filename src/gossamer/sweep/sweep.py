@@ -14,8 +14,8 @@ from gossamer.errors import RunFailed
 from gossamer.machine import MissingExtra
 from gossamer.record.objectives import shown_value
 from gossamer.sweep import report
-from gossamer.sweep.board import Board
 from gossamer.sweep.file import read_sweep
+from gossamer.sweep.live_table import Board
 from gossamer.sweep.local_site import LocalSite, cores_of
 from gossamer.sweep.pool import Pool
 from gossamer.sweep.store import SweepFolder

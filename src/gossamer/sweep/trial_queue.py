@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.objectives import MARKS, evaluations, is_done
-from gossamer.sweep.optuna_study import Study
 from gossamer.sweep.pool import RunQueue
+from gossamer.sweep.search import Study
 from gossamer.sweep.trial import settings_in_words, worth_in_words
 
 if TYPE_CHECKING:

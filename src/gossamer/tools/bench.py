@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.build.auto import PRECISIONS, make_plan, stream_seed
+from gossamer.build.plan import PRECISIONS, make_plan, stream_seed
 from gossamer.build.roles import build_inference_policy, build_policy
 from gossamer.config import TrainConfig, make_config, to_dict
 from gossamer.envs.registry import make_vec_env, masked_as, may_mask, read_spec
@@ -49,7 +49,7 @@ from gossamer.types import empty_trajectory
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.spec import EnvSpec
     from gossamer.types import Trajectory

@@ -1,7 +1,7 @@
 """The fastest settings for this machine, found by trying: one change at a time, kept if it helps.
 
 What was kept becomes a preset. Of that, what leaves alone what is learnt is also kept for this machine, where runs of the
-same environment and algorithm find it (`record.machines`).
+same environment and algorithm find it (`record.tuned`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer import __version__
-from gossamer.build.auto import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.config import TrainConfig, resolve, to_dict
 from gossamer.config.cores import MAX_LEARNERS, MIXED, row_for
-from gossamer.config.layers import learners_layers
+from gossamer.config.machine_layers import learners_layers
 from gossamer.config.merging import Layer, merge
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import has_bf16, this_machine
 from gossamer.record.exits import exit_of
 from gossamer.record.files import write_whole
-from gossamer.record.machines import TUNABLE, write_tuned
+from gossamer.record.tuned import TUNABLE, write_tuned
 from gossamer.run.train import train
 from gossamer.system.cores import num_cores
 from gossamer.system.reading import expand, quoted
@@ -34,7 +34,7 @@ from gossamer.topology.gossip import Gossip
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.spec import EnvSpec
     from gossamer.tools.prediction import Rates
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gossamer.build.auto import on_cpu
+from gossamer.build.plan import on_cpu
 from gossamer.build.roles import (
     actor_seeds,
     build_env_groups,
@@ -38,7 +38,7 @@ from gossamer.run.placements.child_protocol import (
 )
 from gossamer.run.placements.remote_actor import TcpTeamLink, TeamMemory
 from gossamer.run.stopping import Stop, Watch, Watched, cause_of
-from gossamer.system.signs import all_signs
+from gossamer.system.signs_of_life import all_signs
 from gossamer.types import empty_trajectory, trajectory_in
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.roles.acting_group import Episode
     from gossamer.run.placements.channel import Channel

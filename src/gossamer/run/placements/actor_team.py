@@ -44,7 +44,7 @@ from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.remote_actor import RemoteActor, TeamMemory
 from gossamer.run.placements.spawn import CLOSE_SECONDS, end_children, how_ended, spawn
 from gossamer.system.prefixes import without_prefix
-from gossamer.system.signs import START_SECONDS, Patience, Sign
+from gossamer.system.signs_of_life import START_SECONDS, Patience, Sign
 from gossamer.types import lay_out_trajectory, trajectory_in
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic

@@ -9,12 +9,12 @@ from typing import Any
 
 from torch import Tensor
 
-from gossamer.build.auto import Plan
+from gossamer.build.plan import Plan
 from gossamer.links.wire import Address
 from gossamer.roles.acting_group import Episode
 from gossamer.run.checkpoint_contents import InitialState
 from gossamer.run.host_protocol import Event, Failed, Notice
-from gossamer.run.placements.learners_memory import Sizes
+from gossamer.run.placements.shared_memory import Sizes
 from gossamer.spec import EnvSpec
 from gossamer.system.blocks import Place
 from gossamer.system.messages import Message

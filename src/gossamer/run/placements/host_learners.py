@@ -16,7 +16,7 @@ from gossamer.links.stopping import StopSignal
 from gossamer.replay.ring import make_block
 from gossamer.roles.evaluator import Source
 from gossamer.run.placements.actor_team import ActorTeam
-from gossamer.run.placements.learners_memory import Memory, Sizes
+from gossamer.run.placements.shared_memory import Memory, Sizes
 from gossamer.run.resume import resumes_exactly
 from gossamer.system.devices import PageLocked
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.build.replays import Blocks
     from gossamer.config import TrainConfig
     from gossamer.links.collective import Collective

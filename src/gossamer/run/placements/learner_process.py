@@ -30,11 +30,11 @@ from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.remote_actor import RemoteActor
 from gossamer.run.stopping import Stop, Watch, Watched, cause_of
 from gossamer.system.devices import use_deterministic_algorithms
-from gossamer.system.signs import all_signs
+from gossamer.system.signs_of_life import all_signs
 from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.run.host_protocol import Event
     from gossamer.run.placements.channel import Channel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from gossamer.build.auto import on_cpu
+from gossamer.build.plan import on_cpu
 from gossamer.build.roles import build_evaluator, build_learner, build_policy
 from gossamer.config import to_dict
 from gossamer.links.mailboxes import AWAITS
@@ -18,19 +18,19 @@ from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_protocol import Ready
 from gossamer.run.host_state import HostState
 from gossamer.run.placements.child_protocol import LearnerTask
-from gossamer.run.placements.layout import transport_of
-from gossamer.run.placements.learners_memory import Sizes
+from gossamer.run.placements.process_layout import transport_of
+from gossamer.run.placements.shared_memory import Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.roles.evaluator import Evaluator
     from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_protocol import Event, Host, LoadInitialState
-    from gossamer.run.placements.layout import Layout
-    from gossamer.run.placements.learners_memory import Memory, PolicyBoards
+    from gossamer.run.placements.process_layout import Layout
+    from gossamer.run.placements.shared_memory import Memory, PolicyBoards
     from gossamer.spec import EnvSpec
 
 

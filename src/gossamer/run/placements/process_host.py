@@ -10,7 +10,7 @@ from gossamer.links.mailboxes import AWAITS, BEATS
 from gossamer.run.host_protocol import Died, Done, Ready
 from gossamer.run.placements.child_protocol import LearnerTold, MessagesWritten, PlaceActor
 from gossamer.run.placements.spawn import end_children, how_ended, spawn
-from gossamer.system.signs import START_SECONDS, Patience
+from gossamer.system.signs_of_life import START_SECONDS, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gossamer.run.host_state import HostState
     from gossamer.run.placements.channel import Channel
     from gossamer.run.placements.child_protocol import ActorTask, LearnerTask
-    from gossamer.run.placements.learners_memory import Memory
+    from gossamer.run.placements.shared_memory import Memory
 
 MARGIN_SECONDS = 5.0
 """A process that gives itself up, or another, knows more about it: the supervisor does so later."""

@@ -17,22 +17,22 @@ from gossamer.links.mailboxes import make_memory
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.replay.ring import make_shared_block
 from gossamer.run.placements.fork_server import ready
-from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.out_of_process import OutOfProcess
 from gossamer.run.placements.process_host import ProcessHost, end_processes
+from gossamer.run.placements.shared_memory import Memory
 from gossamer.run.snapshot import part_of
 
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_protocol import Event, LoadInitialState
     from gossamer.run.host_state import HostState
-    from gossamer.run.placements.layout import Layout
+    from gossamer.run.placements.process_layout import Layout
     from gossamer.spec import EnvSpec
 
 LOOK_SECONDS = 0.1

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.roles.evaluator import Evaluator
     from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_protocol import Event, Host, LoadInitialState
-    from gossamer.run.placements.learners_memory import PolicyBoards
+    from gossamer.run.placements.shared_memory import PolicyBoards
     from gossamer.spec import EnvSpec
 
 

@@ -22,11 +22,11 @@ from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.run.host_protocol import Died, Done, Failed, Notice, ProgressReport, Ready, Snapshot
 from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.cluster.actors import RemoteActors
-from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
+from gossamer.run.placements.cluster.agent_connections import Correspondent, Letterbox
 from gossamer.run.placements.fork_server import ready
-from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, end_processes
+from gossamer.run.placements.shared_memory import Memory
 from gossamer.system.messages import from_whole, to_array
 from gossamer.topology.base import FOREVER
 

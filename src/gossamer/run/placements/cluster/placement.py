@@ -30,8 +30,8 @@ from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Order, Ready
 from gossamer.run.placements.cluster.actors import cause_of
 from gossamer.run.placements.cluster.session import Session
-from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.out_of_process import OutOfProcess
+from gossamer.run.placements.shared_memory import Memory
 from gossamer.run.placements.spawn import CLOSE_SECONDS
 from gossamer.run.snapshot import part_of
 from gossamer.system.messages import from_whole, to_array
@@ -40,7 +40,7 @@ from gossamer.topology.base import FOREVER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.links.collective import MeetingPoint
     from gossamer.links.mirror import Letter
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gossamer.run.host_state import HostState
     from gossamer.run.placements.child_protocol import LearnerTask
     from gossamer.run.placements.cluster.agent import News
-    from gossamer.run.placements.layout import Layout
+    from gossamer.run.placements.process_layout import Layout
     from gossamer.spec import EnvSpec
 
 NO_ROOM = "Ray's object store is full, and so is the disk beneath it: ray start --object-store-memory makes it larger"

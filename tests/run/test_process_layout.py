@@ -10,9 +10,9 @@ import pytest
 
 from gossamer.config import make_config
 from gossamer.errors import ConfigError
-from gossamer.run.placements import layout as layout_module
+from gossamer.run.placements import process_layout as layout_module
 from gossamer.run.placements.fork_server import ready
-from gossamer.run.placements.layout import layout_of, transport_of
+from gossamer.run.placements.process_layout import layout_of, transport_of
 
 
 @pytest.fixture

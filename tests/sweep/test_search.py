@@ -12,7 +12,7 @@ from gossamer.sweep.file import Sweep, read_sweep
 
 pytest.importorskip("optuna", reason="Optuna is an optional extra")
 
-from gossamer.sweep.optuna_study import Study
+from gossamer.sweep.search import Study
 
 MORE = (
     '"algorithm.entropy_cost" = {min = 0.1, max = 0.75, step = 0.1}\n'

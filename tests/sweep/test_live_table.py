@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.sweep import board as board_module
-from gossamer.sweep.board import MOST_ROWS, Board
+from gossamer.sweep import live_table as board_module
+from gossamer.sweep.live_table import MOST_ROWS, Board
 from gossamer.sweep.pool import PlannedRun
 
 

@@ -11,7 +11,7 @@ from gossamer.envs.making import registered_here_alone
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command
 from gossamer.run.checkpoint_contents import RunState
-from gossamer.run.placements.layout import layout_of
+from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.placements.processes import Processes
 from gossamer.run.placements.this_process import ThisProcess
 from gossamer.run.resume import refuse_replays
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gossamer.build.auto import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.run.host_protocol import LoadInitialState, Placement
     from gossamer.spec import EnvSpec

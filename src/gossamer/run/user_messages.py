@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.exits import exit_of
 from gossamer.record.runs import VIDEOS
-from gossamer.run.placements.layout import layout_of
+from gossamer.run.placements.process_layout import layout_of
 from gossamer.system.reading import quoted
 
 if TYPE_CHECKING:

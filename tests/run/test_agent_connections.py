@@ -18,8 +18,8 @@ from waiting import wait_for
 from gossamer.links.mailboxes import BEATS, Mailboxes
 from gossamer.links.mirror import Incoming, Letter, Outgoing, Post
 from gossamer.links.wire import Listener, Wire
-from gossamer.run.placements.cluster import letters
-from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
+from gossamer.run.placements.cluster import agent_connections
+from gossamer.run.placements.cluster.agent_connections import Correspondent, Letterbox
 
 SIZES = (5, 3)
 
@@ -162,8 +162,8 @@ def test_whoever_does_not_know_the_token_delivers_nothing():
 
 
 def test_a_link_that_stalls_is_not_followed_by_a_long_silence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(letters, "MAX_PAUSE_SECONDS", 0.2)
-    monkeypatch.setattr(letters, "MAIL_SHARE", 1e-4)
+    monkeypatch.setattr(agent_connections, "MAX_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(agent_connections, "MAIL_SHARE", 1e-4)
     here, listener = boxes(1, (8 << 20, 0)), Listener("127.0.0.1")
     mail = Outgoing(here, [0], [0], every=False, incarnation=0)
     post(here, 0, 0)
@@ -184,7 +184,7 @@ def test_a_link_that_stalls_is_not_followed_by_a_long_silence(monkeypatch: pytes
 
 
 def test_the_time_to_connect_is_no_time_that_letters_take(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(letters, "MAX_PAUSE_SECONDS", 600.0)
+    monkeypatch.setattr(agent_connections, "MAX_PAUSE_SECONDS", 600.0)
     call = Wire.call
 
     def slowly(address: Any) -> Wire:
@@ -203,8 +203,8 @@ def test_the_time_to_connect_is_no_time_that_letters_take(monkeypatch: pytest.Mo
 def test_a_machine_that_cannot_be_reached_is_told_once_and_when_it_can_be_again(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    monkeypatch.setattr(letters, "TOLD_SECONDS", 0.2)
-    monkeypatch.setattr(letters, "LOST_SECONDS", 0.02)
+    monkeypatch.setattr(agent_connections, "TOLD_SECONDS", 0.2)
+    monkeypatch.setattr(agent_connections, "LOST_SECONDS", 0.02)
     call, cut, calls = Wire.call, threading.Event(), list[Any]()
     cut.set()
 

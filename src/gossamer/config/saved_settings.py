@@ -1,0 +1,94 @@
+"""Settings of a run that is resumed or evaluated, and whether the code that they name may be imported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from gossamer.config.files import config_layer
+from gossamer.config.names import entries_of, nested
+from gossamer.errors import ConfigError
+from gossamer.policies.settings import LIKE
+from gossamer.record.origin import began_here, is_found
+from gossamer.system.reading import clipped
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Sequence
+
+    from gossamer.config.tree import Tree
+
+
+def in_python(name: str, value: str) -> str:
+    """Say what to write in Python so that the code of this setting is used."""
+    return f"env_id={value!r}, or trust=True" if name == "env_id" else "trust=True"
+
+
+def saved_settings(
+    run: str | os.PathLike[str] | None,
+    *,
+    given: Tree | None = None,
+    configs: Sequence[str] = (),
+    trust: bool = False,
+    how: Callable[[str, str], str] = in_python,
+) -> dict[str, Any] | None:
+    """Return what a run was trained with; None for no run.
+
+    Args:
+        run: which.
+        given: settings given beside it; code they name may be imported.
+        configs: files and presets given beside it; likewise.
+        trust: import whatever the run names.
+        how: what to type, for the error, so that the code of a setting is used, by its dotted name and value.
+
+    Raises:
+        ConfigError: there is no such run, its settings are damaged, or they would import code and nothing shows that
+            the run began here.
+    """
+    if run is None:
+        return None
+    from gossamer.record.folder import RunFolder  # loads what --help does not need
+
+    folder = RunFolder.open(run)
+    saved = folder.read_settings()
+    code = code_in(saved)
+    named = [given or {}, *(config_layer(name).settings for name in configs)]
+    again = {value for tree in named for value in code_in(tree).values()}
+    foreign = [item for item in code.items() if item[1] not in again and is_found(item[1])]
+    try:
+        trust = trust or not foreign or began_here(folder.read_json("meta.json"), code.values())
+    except ConfigError:  # nothing shows it
+        trust = False
+    if trust:
+        return saved
+    name, value = foreign[0]
+    others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+    raise ConfigError(
+        f"{folder.path} would import and call {clipped(value)}{others} ({name} in its config.json), and nothing shows "
+        f"that you began this run on this machine; if you trust it, type {how(name, value)}"
+    )
+
+
+def code_in(settings: Tree) -> dict[str, str]:
+    """Return, by dotted name, what settings would have imported: an environment or a part, as module:NAME.
+
+    This depends on the settings alone, not on which classes are known already.
+    """
+    tree = nested(settings)
+    named = {name: tree.get(name) for name in ("env_id", "algorithm", "topology")}
+    policy = entries_of(tree.get("policy"))
+    named["policy.torso"] = policy.get("torso")
+    encoders = entries_of(policy.get("encoders"))
+    named |= {f"policy.encoders.{name}": encoder for name, encoder in encoders.items()}
+    named |= {f"replays.{key}": replay for key, replay in entries_of(tree.get("replays")).items()}
+    found: dict[str, str] = {}
+    for path, value in named.items():
+        if isinstance(value, Mapping):
+            path, value = f"{path}.name", nested(cast("Tree", value)).get("name")
+        # An encoder that is like another leaf's is no code.
+        is_like = path.startswith("policy.encoders.") and str(value).startswith(LIKE)
+        if isinstance(value, str) and ":" in value and not is_like:
+            found[path] = value
+    if found.get("env_id", "").startswith("envpool:"):
+        del found["env_id"]
+    return found
