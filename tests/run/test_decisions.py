@@ -10,7 +10,7 @@ from runs import SMALL, rows_of, state_of
 from gossamer.config import make_config
 from gossamer.run.train import train
 
-TOTAL = 1_600
+TOTAL = 640
 BATCH = 4 * 16
 
 

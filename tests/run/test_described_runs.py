@@ -18,12 +18,12 @@ def test_what_is_said_about_a_run_changes_nothing_else(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     one, two = tmp_path / "runs/one", tmp_path / "runs/two"
-    train(config("CartPole-v1", one, 1600, placement="inline"), quiet=True)
-    train(config("CartPole-v1", two, 640, placement="inline"), quiet=True)
+    train(config("CartPole-v1", one, 320, placement="inline"), quiet=True)
+    train(config("CartPole-v1", two, 128, placement="inline"), quiet=True)
     about = About("the second", ("a tag",), "a note\nof two lines", archived=True)
     (two / ABOUT).write_bytes(about_bytes(about))
     (tmp_path / "runs/views.json").write_text('{"views": []}')
-    train(config("CartPole-v1", two, 1600, placement="inline"), resume=str(two), quiet=True)
+    train(config("CartPole-v1", two, 320, placement="inline"), resume=str(two), quiet=True)
     assert_same(one, two)
     assert read_about(FolderReader(two)) == about
     assert cli.main(["eval", str(two), "--episodes", "2"]) == 0

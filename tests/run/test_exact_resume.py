@@ -97,17 +97,6 @@ def test_an_outer_step_may_begin_and_end_with_changed_settings(tmp_path: Path) -
         assert bool(kept) == (settings is OUTER)
 
 
-@pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_recurrent_state_is_resumed(tmp_path: Path, core: str) -> None:
-    def run(name: str, steps: int) -> TrainConfig:
-        settings = {**SMALL, "policy": {"core": core, "core_size": 8, "last_reward": True,
-                                        "last_action": True}}  # fmt: skip
-        made = make_config("CartPole-v1", {**settings, "learner_threads": 1})
-        return dataclasses.replace(made, run_folder=str(tmp_path / name), total_env_steps=steps)
-
-    assert_resumes(run("one", 320), run("two", 320), 128)
-
-
 def test_another_seed_differs(tmp_path: Path) -> None:
     """The comparison can fail."""
     for seed in (1, 2):

@@ -53,6 +53,7 @@ def test_learners_mix_and_resume(tmp_path: Path, topology: str, core: str, lag: 
     common: dict[str, Any] = {
         "env_id": "Pendulum-v1",
         "policy": {"core": core, "core_size": 8, "hidden_sizes": [8], "last_action": True},
+        "policy.last_reward": True,
         "algorithm": algorithm,
         "lag": lag,
         "max_episode_steps": 20,

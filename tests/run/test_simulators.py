@@ -45,6 +45,15 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Any:
     return run
 
 
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run of a simulator without habits, in this process."""
+    run = str(tmp_path_factory.mktemp("plain") / "run")
+    settings = {**TINY, "policy.hidden_sizes": [64, 64], "run_folder": run}
+    gossamer.train("cases_envs:Habits", quiet=True, **settings)
+    return run
+
+
 @pytest.mark.parametrize(
     ("mode", "words"),
     [
@@ -57,7 +66,12 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Any:
     ],
 )
 def test_a_run_does_not_notice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any, mode: str, words: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Any,
+    plain: str,
+    mode: str,
+    words: list[str],
 ) -> None:
     done = command("train", "cases_envs:Habits", *TYPED, *words, cwd=tmp_path, mode=mode)
     assert done.returncode == 0, done.stderr
@@ -75,24 +89,19 @@ def test_a_run_does_not_notice(
         assert Path.cwd() == tmp_path
     if not words:  # what is learnt is the same, to the bit
         monkeypatch.chdir(tmp_path)
-        monkeypatch.delenv("MODE")
-        plain = {**TINY, "policy.hidden_sizes": [64, 64], "run_folder": "plain"}
-        gossamer.train("cases_envs:Habits", quiet=True, **plain)
-        one, other = (gossamer.load_policy(x, trust=True) for x in ("plain", told))
+        one, other = (gossamer.load_policy(x, trust=True) for x in (plain, told))
         assert all(map(torch.equal, one.shared_tensors(), other.shared_tensors()))
 
 
-def test_standard_output_is_for_json_alone(tmp_path: Path, command: Any) -> None:
-    done = command("train", "cases_envs:Habits", *TYPED, "--run-folder", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    told = command("eval", "run", "--episodes", "2", "--json", cwd=tmp_path, mode="print")
+def test_standard_output_is_for_json_alone(tmp_path: Path, command: Any, plain: str) -> None:
+    told = command("eval", plain, "--episodes", "2", "--json", cwd=tmp_path, mode="print")
     assert json.loads(told.stdout)["episodes"] == 2
     assert "simulator 4.2 started" in told.stderr
     assert "and its library" in told.stderr
-    words = ("export", "run", "--format", "hub", "--episodes", "0", "--output", "card", "--json")
+    words = ("export", plain, "--format", "hub", "--episodes", "0", "--output", "card", "--json")
     told = command(*words, cwd=tmp_path, mode="print")
     assert json.loads(told.stdout)["path"] == "card"
-    shown = command("eval", "run", "--episodes", "2", cwd=tmp_path, mode="print")
+    shown = command("eval", plain, "--episodes", "2", cwd=tmp_path, mode="print")
     assert "simulator 4.2 started" in shown.stdout, "without --json it may print where it likes"
 
 
