@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from gossamer.run.recorder import Window
+from gossamer.record.window import Window
 
 
 def test_of_one_learner_it_is_its_last_hundred() -> None:

@@ -20,6 +20,7 @@ from torch import Tensor
 from gossamer.build.plan import Plan
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import STATE
+from gossamer.record.window import WindowState
 from gossamer.system.messages import Message
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.ranges import Amount, Number, Whole
@@ -85,10 +86,6 @@ class LearnerState(msgspec.Struct, frozen=True):
     def part(self, prefix: str) -> dict[str, Any]:
         """Return the entries whose names begin with a prefix, without it."""
         return without_prefix(self.entries(), prefix)
-
-
-WindowState = list[tuple[Whole, list[float], list[Whole]]]
-"""Every learner's rank, and the returns and lengths of its last training episodes."""
 
 
 class RecorderState(msgspec.Struct, frozen=True):

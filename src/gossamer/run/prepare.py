@@ -20,14 +20,14 @@ from gossamer.machine import same_folder, this_machine
 from gossamer.record.folder import RunFolder
 from gossamer.run.best_videos import refuse_no_videos
 from gossamer.run.checkpoint_contents import RunState, SavedPolicy, from_disk, tensors_of
+from gossamer.run.finished import Finished, find_end
 from gossamer.run.load_policy import read_policy, refuse_misfit, refuse_other_best
 from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.recorder import refuse_missing_writers
 from gossamer.run.resume import known_to_differ
 from gossamer.run.resumed_settings import changes, for_this_machine, refuse_changes, resumed_plan
-from gossamer.run.summary import finished, raised
 from gossamer.system.devices import use_deterministic_algorithms
-from gossamer.system.reading import quoted, visible
+from gossamer.system.reading import visible
 
 if TYPE_CHECKING:
     import os
@@ -89,16 +89,6 @@ class Prepared:
     """The folder that paths are below: a simulator may take the process elsewhere."""
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run that is asked to go on, and has reached its end."""
-
-    folder: Path
-    summary: Mapping[str, Any]
-    told: str
-    """What says so, and how to go on."""
-
-
 def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
     """Find out all that a session needs before anything is made.
 
@@ -129,7 +119,7 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
         state = from_disk(checkpoint, config.num_learners)
         for warning in checkpoint.warnings:
             print(f"gossamer: {visible(warning)}", file=sys.stderr)
-        if (finished := _find_end(config, folder, state)) is not None:
+        if (finished := find_end(config, folder, state)) is not None:
             return finished
     if folder is None and config.env.mask is None and may_mask(config.env_id):
         config = replace(config, env=replace(config.env, mask="auto"))
@@ -160,22 +150,6 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
         refuse_misfit(config, spec, read_policy(source), torso)
         config = replace(config, init_from=str(source.path.resolve()))
     return Prepared(config, spec, plan, folder, before, state, replays, tried, remark, home)
-
-
-def _find_end(config: TrainConfig, folder: RunFolder, state: RunState) -> Finished | None:
-    """Return what is told of a run that is at its end; None: it has something to do."""
-    ended, summary = finished(config, folder, state)
-    if ended is None:
-        return None
-    how = str(ended)
-    if ended.cause == "stop_after_seconds":
-        how += f" by its {summary['seconds']:.0f} s over all sessions"
-    limit = raised(config, ended, summary["seconds"])
-    told = (
-        f"{folder.shown} is finished ({how}); to train it further: gossamer train --resume "
-        f"{quoted(folder.shown)} {limit}"
-    )
-    return Finished(folder.path, summary, told)
 
 
 def _try_environment(

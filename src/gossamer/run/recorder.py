@@ -4,35 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import multiprocessing
-import threading
 import time
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import psutil
 
 from gossamer.machine import MissingExtra
 from gossamer.record.checkpoint import CANDIDATE
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog, plain
 from gossamer.record.progress import Progress
+from gossamer.record.window import Window
 from gossamer.run.checkpoint_contents import RecorderState
+from gossamer.run.usage import Usage
 from gossamer.system.reading import without_controls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable
 
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Score
     from gossamer.record.folder import RunFolder
     from gossamer.roles.acting_group import Episode
     from gossamer.roles.evaluator import Evaluation, Source
-    from gossamer.run.checkpoint_contents import WindowState
-
-WINDOW = 100
-"""Episodes behind a mean return."""
 
 
 def refuse_missing_writers(config: TrainConfig) -> None:
@@ -45,84 +39,6 @@ def refuse_missing_writers(config: TrainConfig) -> None:
 def name_of(learner: int | None) -> int | Literal["average"]:
     """Return what files call a learner, or the average of all (None)."""
     return "average" if learner is None else learner
-
-
-class Window:
-    """The last training episodes, of several learners as many of each: short ones come more often.
-
-    One thread adds to it; any may ask.
-    """
-
-    def __init__(self, num_learners: int):
-        self._size = num_learners
-        self._own: dict[int, deque[tuple[float, int]]] = {}  # by learner
-        self._lock = threading.Lock()
-
-    def add(self, learner: int, episode_return: float, length: int) -> None:
-        """Add an episode."""
-        with self._lock:
-            own = self._own.setdefault(learner, deque(maxlen=WINDOW))
-            own.append((episode_return, length))
-
-    def _shares(self, episodes: int = WINDOW) -> dict[int, list[tuple[float, int]]]:
-        """Return each learner's share of the last episodes, of those that have finished one."""
-        each = -(-episodes // self._size)
-        with self._lock:
-            return {rank: list(own)[-each:] for rank, own in self._own.items() if own}
-
-    def mean(self, episodes: int = WINDOW) -> float | None:
-        """Mean return, of several learners the mean of theirs; None before the first episode.
-
-        Args:
-            episodes: how many of the last, at most 100.
-        """
-        means = [_mean_return(share) for share in self._shares(episodes).values()]
-        return sum(means) / len(means) if means else None
-
-    def mean_of(self, learner: int) -> float | None:
-        """Mean return of a learner's own last 100 episodes; None before its first."""
-        with self._lock:
-            own = self._own.get(learner)
-            return _mean_return(own) if own else None
-
-    def shares(self) -> dict[int, float]:
-        """Mean return of each learner's share of the last 100 episodes, whose mean `mean` is; of those that have finished one."""
-        return {rank: _mean_return(share) for rank, share in sorted(self._shares().items())}
-
-    @property
-    def full(self) -> bool:
-        """Whether there are 100 episodes, or a learner's share of 100 of each."""
-        shares, each = self._shares().values(), -(-WINDOW // self._size)
-        return len(shares) == self._size and all(len(share) == each for share in shares)
-
-    def metrics(self) -> dict[str, float]:
-        """Return what rows of metrics tell of the episodes; nothing before the first."""
-        if (mean := self.mean()) is None:
-            return {}
-        last = [episode for share in self._shares().values() for episode in share]
-        return {
-            "return_mean_100": mean,
-            "return_min_100": min(x for x, _ in last),
-            "return_max_100": max(x for x, _ in last),
-            "length_mean_100": sum(length for _, length in last) / len(last),
-        }
-
-    def state(self) -> WindowState:
-        """Return every learner's rank, and its episodes' returns and lengths."""
-        return [
-            (rank, [x for x, _ in own], [length for _, length in own])
-            for rank, own in sorted(self._own.items())
-        ]
-
-    def load(self, state: WindowState) -> None:
-        """Continue from `state`."""
-        self._own.clear()
-        for rank, returns, lengths in state:
-            self._own[rank] = deque(zip(returns, lengths, strict=True), maxlen=WINDOW)
-
-
-def _mean_return(episodes: Collection[tuple[float, int]]) -> float:
-    return sum(x for x, _ in episodes) / len(episodes)
 
 
 class Recorder:
@@ -147,11 +63,7 @@ class Recorder:
         self._config, self._folder = config, folder
         self._title, self._on_row = title, on_row
         self._progress: Progress | None = None
-        self._process = psutil.Process()
-        self._process.cpu_percent()
-        psutil.cpu_percent()  # both tell of the time since the last call
-        self._workers: dict[int, psutil.Process] = {}
-        self._watched: tuple[int, ...] = ()
+        self.usage = Usage()
         # Steps and seconds behind the first update of every session.
         self._paced: tuple[float, float] = (0, 0.0)
         self._first: tuple[float, int] | None = None
@@ -203,10 +115,6 @@ class Recorder:
         self._first, self._last = None, None
         self.window.load([] if state is None else state.window)
         self._paced = (0, 0.0) if state is None else state.paced
-
-    def watch(self, pids: Iterable[int]) -> None:
-        """Count the processor time and memory of these processes from now on."""
-        self._watched = tuple(pids)
 
     def seconds(self) -> float:
         """Wall time of the run, over all sessions."""
@@ -342,7 +250,7 @@ class Recorder:
         row = {
             "steps_per_second": self.steps_per_second(env_steps),
             "episodes": self.episodes.count,
-            **self._usage(),
+            **self.usage.measure(),
             **self.last_evaluation,
         }
         best, candidate = self.best, self.candidate  # an evaluator changes them
@@ -360,21 +268,6 @@ class Recorder:
             means = self.window.shares()
             row |= {f"learner/return_of_{rank}": x for rank, x in means.items()}
         return row | self.window.metrics()
-
-    def _usage(self) -> dict[str, float]:
-        """Processor and memory use of this process, the workers it started, and those watched; what others use."""
-        machine = psutil.cpu_percent() * (psutil.cpu_count() or 1)
-        cpu, memory = self._process.cpu_percent(), self._process.memory_info().rss
-        workers = [child.pid or 0 for child in multiprocessing.active_children()]
-        for pid in (*workers, *self._watched):
-            with contextlib.suppress(psutil.Error):
-                if pid not in self._workers:
-                    self._workers[pid] = psutil.Process(pid)
-                worker = self._workers[pid]
-                cpu += worker.cpu_percent()
-                memory += worker.memory_info().rss
-        others = max(0.0, machine - cpu)
-        return {"cpu_percent": cpu, "others_cpu_percent": others, "memory_bytes": memory}
 
     def steps_per_second(self, env_steps: int) -> float | None:
         """Env steps after the first update / seconds since, over all sessions; None before it."""

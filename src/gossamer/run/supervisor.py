@@ -184,7 +184,7 @@ class Supervisor:
             rows += learners
             actors += beside
         self.folder.write_json("processes.json", [*rows, *actors])
-        self.recorder.watch(here - {os.getpid()})
+        self.recorder.usage.watch(here - {os.getpid()})
 
     def _hear(self, index: int, event: Event) -> None:
         """Act on one event of a host; events after its part of a checkpoint wait for the other parts."""

@@ -36,11 +36,12 @@ from gossamer.run.best_videos import BestVideos
 from gossamer.run.checkpoint_contents import from_disk, tensors_of
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.evaluations import Evaluations
+from gossamer.run.finished import Finished
 from gossamer.run.load_policy import read_policy
 from gossamer.run.mixing_facts import mixing_facts, mixing_rows
 from gossamer.run.placements.choose_placement import place
 from gossamer.run.placements.process_layout import layout_of
-from gossamer.run.prepare import Asked, Finished, prepare
+from gossamer.run.prepare import Asked, prepare
 from gossamer.run.recorder import Recorder
 from gossamer.run.resumed_settings import changes
 from gossamer.run.scoring import Scoring

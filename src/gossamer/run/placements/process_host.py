@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import TYPE_CHECKING
 
 from gossamer.links.mailboxes import AWAITS, BEATS
 from gossamer.run.host_protocol import Died, Done, Ready
 from gossamer.run.placements.child_protocol import LearnerTold, MessagesWritten, PlaceActor
+from gossamer.run.placements.process_layout import gpu_of
 from gossamer.run.placements.spawn import end_children, how_ended, spawn
 from gossamer.system.signs_of_life import START_SECONDS, Patience
 
@@ -62,7 +62,7 @@ class ProcessHost:
         variables: dict[str, str] = {}
         if task.plan.device == "cuda" and len(self.ranks) == 1:
             # It needs no memory on the others' GPUs then; several learners choose among all.
-            variables["CUDA_VISIBLE_DEVICES"] = _gpu_of(self.ranks.start)
+            variables["CUDA_VISIBLE_DEVICES"] = gpu_of(self.ranks.start)
         self.state: HostState
         self.channel: Channel[LearnerTold]
         self.popen, self.channel = spawn(task, LearnerTold, variables)
@@ -126,11 +126,3 @@ def end_processes(hosts: Sequence[ProcessHost]) -> None:
     """End the processes of hosts; those that have told their last may close what they hold."""
     closing = [host.popen for host in hosts if host.over]
     end_children([(host.popen, host.channel) for host in hosts], closing)
-
-
-def _gpu_of(rank: int) -> str:
-    import torch
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    gpus = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
-    return gpus[rank % len(gpus)] if gpus else ""

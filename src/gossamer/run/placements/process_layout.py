@@ -1,9 +1,10 @@
-"""Which learners share a process, on which cores it runs, and how gradients travel between processes."""
+"""Which learners share a process, on which cores and which GPU it runs, and how gradients travel between processes."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from typing import TYPE_CHECKING
 
 from gossamer.errors import ConfigError
@@ -64,6 +65,15 @@ def layout_of(config: TrainConfig) -> Layout | None:
         for i in range(len(ranks))
     )
     return Layout(ranks, share, cores, overlaps=alone and share > 1)
+
+
+def gpu_of(rank: int) -> str:
+    """Return which of this machine's GPUs the process of a learner sees, as CUDA_VISIBLE_DEVICES names it."""
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpus = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
+    return gpus[rank % len(gpus)] if gpus else ""
 
 
 def transport_of(config: TrainConfig, layout: Layout, device: str) -> str:

@@ -1,0 +1,96 @@
+"""A run that is asked to go on and has nothing left to do: why, and what to type so that it trains further."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gossamer.record.checkpoint import CANDIDATE
+from gossamer.record.readers import FolderReader, table_in
+from gossamer.record.window import Window
+from gossamer.run.stopping import end_of
+from gossamer.run.summary import summary_of
+from gossamer.system.reading import quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gossamer.config import TrainConfig
+    from gossamer.record.exits import Exit
+    from gossamer.record.folder import RunFolder
+    from gossamer.run.checkpoint_contents import RunState
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is asked to go on, and has reached its end."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    told: str
+    """What says so, and how to go on."""
+
+
+def find_end(config: TrainConfig, folder: RunFolder, state: RunState) -> Finished | None:
+    """Return what is told of a run that is at its end; None: it has something to do."""
+    ended, summary = _reached(config, folder, state)
+    if ended is None:
+        return None
+    how = str(ended)
+    if ended.cause == "stop_after_seconds":
+        how += f" by its {summary['seconds']:.0f} s over all sessions"
+    limit = _raised(config, ended, summary["seconds"])
+    told = (
+        f"{folder.shown} is finished ({how}); to train it further: gossamer train --resume "
+        f"{quoted(folder.shown)} {limit}"
+    )
+    return Finished(folder.path, summary, told)
+
+
+def _reached(
+    config: TrainConfig, folder: RunFolder, state: RunState
+) -> tuple[Exit | None, dict[str, Any]]:
+    """Return why a run has nothing left to do, and its summary; None if it has something to do.
+
+    A run killed between its last checkpoint and its summary gets the summary now.
+    """
+    record, window = state.recorder, Window(config.num_learners)
+    window.load(record.window)
+    env_steps, updates, mean = state.env_steps, state.updates[0], window.mean()
+    ended = end_of(
+        config,
+        env_steps=env_steps,
+        seconds=record.seconds,
+        mean_return=mean if window.full else None,
+    )
+    if ended is None:
+        return None, {}
+    summary = table_in(FolderReader(folder.path), "summary.json")
+    told = isinstance(summary.get("seconds"), int | float)
+    if not told or summary.get("updates") != updates:
+        (steps, seconds), store = record.paced, folder.checkpoints()
+        summary = summary_of(
+            env_steps=env_steps,
+            updates=updates,
+            restarts=0,
+            seconds=record.seconds,
+            steps_per_second=steps / seconds if seconds and steps else None,
+            mean_return=mean,
+            best=store.score(),
+            candidate=store.score(CANDIDATE),
+            best_learner=state.policies.best_learner,
+            ended=ended,
+        )
+        folder.write_json("summary.json", summary)
+    return ended, summary
+
+
+def _raised(config: TrainConfig, ended: Exit, seconds: float) -> str:
+    """Return what to type so that a finished run, which has trained for so many seconds, goes on."""
+    if ended.cause == "total_env_steps":
+        return f"--total-env-steps {2 * config.total_env_steps:_}"
+    if ended.cause == "stop_after_seconds":
+        return f"--stop-after-seconds {2 * max(config.stop_after_seconds, math.ceil(seconds)):g}"
+    return "--stop-at-return none"
