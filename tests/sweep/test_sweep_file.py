@@ -123,7 +123,7 @@ BAD = {
         changed("[search]", 'seed = 1\n"seed.x" = 2\n[search]'),
         "lr.toml: seed.x goes into seed, which holds a plain value",
     ),
-    "unknown preset": ('config = "debgu"\n' + GOOD, "lr.toml: --config debgu: no such preset"),
+    "unknown preset": ('config = "nosuch"\n' + GOOD, "lr.toml: --config nosuch: no such preset"),
     "seed": (changed("[2, 4]", "[2, 4]\nseed = [1, 2]"), "seed is set by the sweep for each of its runs; say seeds = N"),
     "run folder": (changed("[search]", 'run_folder = "x"\n[search]'), "run_folder is set by the sweep"),
     "environments": (changed("[2, 4]", '[2, 4]\nenv_id = ["a", "b"]'), "cannot be compared"),
