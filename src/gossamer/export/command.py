@@ -26,7 +26,7 @@ from gossamer.record.folder import RunFolder, file_name
 from gossamer.record.metrics import plain
 from gossamer.run.evaluate import play_episodes, stop_on_interrupt, watched
 from gossamer.run.load_policy import config_of, policy_and_checkpoint
-from gossamer.run.show import record_video
+from gossamer.run.video_or_window import record_video
 from gossamer.spec import nested_obs
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import expand, quoted, visible

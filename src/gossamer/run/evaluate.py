@@ -21,8 +21,8 @@ from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND
 from gossamer.record.terminal import is_live
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
 from gossamer.run.load_policy import config_of, policy_and_checkpoint, whose, whose_in_words
-from gossamer.run.show import record_video, show_episode
 from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, tell
+from gossamer.run.video_or_window import record_video, show_episode
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import visible

@@ -1,4 +1,4 @@
-"""Processor time and memory that a run's processes use, and what the rest of the machine does meanwhile."""
+"""What a run uses of its machine: processor time, memory and the GPU; and what others use meanwhile."""
 
 from __future__ import annotations
 
@@ -40,3 +40,15 @@ class Usage:
                 memory += worker.memory_info().rss
         others = max(0.0, machine - cpu)
         return {"cpu_percent": cpu, "others_cpu_percent": others, "memory_bytes": memory}
+
+
+def gpu_usage(device: str) -> dict[str, float]:
+    """Return metrics of the GPU that this process computes on; nothing if that is its CPU."""
+    if device != "cuda":
+        return {}
+    import torch
+
+    row: dict[str, float] = {"gpu_memory_bytes": float(torch.cuda.memory_reserved())}
+    with suppress(Exception):  # needs NVIDIA's management library, which may be missing
+        row["gpu_percent"] = float(torch.cuda.utilization())
+    return row

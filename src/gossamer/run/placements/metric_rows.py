@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from gossamer.run.usage import gpu_usage
 
 if TYPE_CHECKING:
     from gossamer.build.roles import LearnerBundle
@@ -81,7 +82,7 @@ class Rows:
             if before and took > LEAST_SECONDS:
                 # A wait counts where it ends, and may have begun before.
                 row |= {name: min((x - before[name]) / took, 1.0) for name, x in spent.items()}
-            rows.append(row | _gpu(everyone[i].plan.device))
+            rows.append(row | gpu_usage(everyone[i].plan.device))
             self._at[i], self._spent[i], self._lag_max[i] = now, spent, 0.0
         return rows
 
@@ -103,14 +104,3 @@ class Rows:
             spent["share/wait_learner"] -= seconds["wait"]
             spent |= {"share/replay": seconds["work"], "share/wait_replay": seconds["wait"]}
         return spent | ({"share/mix": mixing, "share/wait_peers": waiting} if mixer else {})
-
-
-def _gpu(device: str) -> dict[str, float]:
-    if device != "cuda":
-        return {}
-    import torch
-
-    row: dict[str, float] = {"gpu_memory_bytes": float(torch.cuda.memory_reserved())}
-    with suppress(Exception):  # needs NVIDIA's management library, which may be missing
-        row["gpu_percent"] = float(torch.cuda.utilization())
-    return row
