@@ -16,6 +16,7 @@ from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog, plain
 from gossamer.record.progress import Progress
 from gossamer.record.window import Window
 from gossamer.run.checkpoint_contents import RecorderState
+from gossamer.run.pace import Pace
 from gossamer.run.usage import Usage
 from gossamer.system.reading import without_controls
 
@@ -63,11 +64,7 @@ class Recorder:
         self._config, self._folder = config, folder
         self._title, self._on_row = title, on_row
         self._progress: Progress | None = None
-        self.usage = Usage()
-        # Steps and seconds behind the first update of every session.
-        self._paced: tuple[float, float] = (0, 0.0)
-        self._first: tuple[float, int] | None = None
-        self._last: float | None = None  # when the last version was learnt; closing down is no pace
+        self.usage, self.pace = Usage(), Pace()
 
     def notice(self, text: str) -> bool:
         """Show a notice in the live panel, from a signal handler too; whether there is a panel."""
@@ -112,9 +109,8 @@ class Recorder:
 
     def go_back(self, state: RecorderState | None) -> None:
         """Forget what came after a checkpoint (None: everything) within a session, but not its time."""
-        self._first, self._last = None, None
         self.window.load([] if state is None else state.window)
-        self._paced = (0, 0.0) if state is None else state.paced
+        self.pace.load((0, 0.0) if state is None else state.paced)
 
     def seconds(self) -> float:
         """Wall time of the run, over all sessions."""
@@ -200,14 +196,6 @@ class Recorder:
         row["against"] = best and best_whose and {**best_whose, **best.as_dict()}
         self._evaluations.write(row)
 
-    def on_version(self, env_steps: int, *, last: bool = False) -> None:
-        """Record that every learner has learnt a batch: the pace counts from the first on, to the last."""
-        now = time.monotonic()
-        if self._first is None:
-            self._first = (now, env_steps)
-        if last:
-            self._last = now
-
     def on_rows(
         self,
         rows: list[dict[str, Any]],
@@ -248,7 +236,7 @@ class Recorder:
         self, env_steps: int, disagreement: Callable[[], dict[int, float]] | None
     ) -> dict[str, float | None]:
         row = {
-            "steps_per_second": self.steps_per_second(env_steps),
+            "steps_per_second": self.pace.per_second(env_steps),
             "episodes": self.episodes.count,
             **self.usage.measure(),
             **self.last_evaluation,
@@ -269,32 +257,20 @@ class Recorder:
             row |= {f"learner/return_of_{rank}": x for rank, x in means.items()}
         return row | self.window.metrics()
 
-    def steps_per_second(self, env_steps: int) -> float | None:
-        """Env steps after the first update / seconds since, over all sessions; None before it."""
-        steps, seconds = self._pace(env_steps)
-        return steps / seconds if seconds > 0 and steps > 0 else None
-
-    def _pace(self, env_steps: int) -> tuple[int, float]:
-        if self._first is None:
-            return int(self._paced[0]), self._paced[1]
-        began, first = self._first
-        now = self._last if self._last is not None else time.monotonic()
-        return int(self._paced[0]) + env_steps - first, self._paced[1] + now - began
-
     def state(self, env_steps: int) -> RecorderState:
         """Return the state that a resumed run's records continue from."""
         return RecorderState(
             window=self.window.state(),
             episode_rows=self.episodes.count,
             seconds=self.seconds(),
-            paced=self._pace(env_steps),
+            paced=self.pace.totals(env_steps),
         )
 
     def load_state(self, state: RecorderState) -> None:
         """Continue from `state`."""
         self.window.load(state.window)
         self.seconds_before = state.seconds
-        self._paced = state.paced
+        self.pace.load(state.paced)
 
     def close(self) -> None:
         """Close every file and give the terminal back."""

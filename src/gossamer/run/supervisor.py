@@ -258,7 +258,7 @@ class Supervisor:
         recorder, env_steps = self.recorder, self.placement.env_steps
         apart, ranks = None, {rank for host in self._group.placed for rank in host.ranks}
         if ranks <= self._group.ranks_told:  # the pace is that of all
-            recorder.on_version(env_steps, last=last)
+            recorder.pace.on_version(env_steps, last=last)
             boards = self.placement.boards if self.config.num_learners > 1 else None
             apart = boards and boards.disagreement
         rows = [{**row, "env_steps": env_steps} for row in told]

@@ -558,7 +558,7 @@ class _Run(Watched):
             updates=placement.updates,
             restarts=supervisor.restarts,
             seconds=recorder.seconds(),
-            steps_per_second=recorder.steps_per_second(placement.env_steps),
+            steps_per_second=recorder.pace.per_second(placement.env_steps),
             mean_return=recorder.window.mean(),
             best=recorder.best,
             candidate=recorder.candidate,

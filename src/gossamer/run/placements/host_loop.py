@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from gossamer.run.placements.host_learners import HostLearners
     from gossamer.run.placements.orders import SharedOrders
 
-ROW_SECONDS = 1.0
-"""Shortest time between two rows of metrics of learner 0."""
-
 
 class HostLoop:
     """The learners of a host, a step of which is one version or one order.
@@ -52,7 +49,6 @@ class HostLoop:
         self._learners, self._versions, self._orders = learners, versions, orders
         self._here, self._before_snapshot = here, before_snapshot
         self._rows = Rows(learners)
-        self._told_at = float("-inf")
         self._actors: list[dict[str, Any]] = []
         self._has_learnt = self._ended = False
         self._gave_at: float | None = None  # a snapshot, which has not been sent yet
@@ -93,7 +89,7 @@ class HostLoop:
             self._actors = actors
             told.append(ActorProcesses(actors))
         # At the end all have a last row.
-        due = self._row_due() and not self._reached_end()
+        due = self._rows.are_due and not self._reached_end()
         # A supervisor elsewhere is told of rows and episodes together: a message costs more than a list.
         if due or (self._here and self._learners.episodes):
             told.append(self._tell(rows=due))
@@ -109,12 +105,7 @@ class HostLoop:
         unequal = config.topology.staleness == 0 and self._orders.has_replacement
         return not unequal and self._learners.has_learnt(config.total_env_steps)
 
-    def _row_due(self) -> bool:
-        return time.monotonic() - self._told_at >= ROW_SECONDS
-
     def _tell(self, *, rows: bool, last: bool = False) -> ProgressReport:
-        if rows:
-            self._told_at = time.monotonic()
         waiting = self._learners.episodes
         episodes = [waiting.popleft() for _ in range(len(waiting))]
         return ProgressReport(self._rows.make(last=last) if rows else [], episodes, last)
@@ -126,7 +117,7 @@ class HostLoop:
         took = time.monotonic() - began
         self._learners.first.checkpoint_seconds += took
         # Episodes of a trajectory that was waited for belong to the snapshot.
-        told = [self._tell(rows=last or self._row_due(), last=last)] if self._has_learnt else []
+        told = [self._tell(rows=last or self._rows.are_due, last=last)] if self._has_learnt else []
         self._gave_at = None if self._here else time.monotonic()
         learners = self._learners
         return [*told, Snapshot(number, state, learners.first.plan, learners.exact, took)]

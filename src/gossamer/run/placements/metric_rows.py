@@ -24,6 +24,8 @@ _OWN_TURN = (
 """Metrics of what a learner does, or waits for, while others of its process cannot do anything."""
 
 
+ROW_SECONDS = 1.0
+"""Shortest time between two rows of learner 0."""
 LEAST_SECONDS = 0.2
 """Shares of a shorter time, as between the last two rows of a run, tell nothing."""
 OTHERS_ROW_SECONDS = 10.0
@@ -35,6 +37,7 @@ class Rows:
 
     def __init__(self, learners: HostLearners):
         self._learners = learners
+        self._made_at = float("-inf")
         self._at = [float("-inf")] * len(learners.parts)
         self._spent: list[dict[str, float]] = [{} for _ in learners.parts]
         self._lag_max = [0.0] * len(learners.parts)
@@ -44,6 +47,11 @@ class Rows:
         lags = [parts.learner.lag_versions for parts in self._learners.parts]
         self._lag_max = [max(x, y) for x, y in zip(self._lag_max, lags, strict=True)]
 
+    @property
+    def are_due(self) -> bool:
+        """Whether the time has come for a row of learner 0."""
+        return time.monotonic() - self._made_at >= ROW_SECONDS
+
     def make(self, *, last: bool = False) -> list[dict[str, Any]]:
         """Return rows, means and shares, of those whose time has come: learner 0's always comes.
 
@@ -51,6 +59,7 @@ class Rows:
             last: the run is over, and all have one.
         """
         now, everyone = time.monotonic(), self._learners.parts
+        self._made_at = now
         due = [
             i
             for i, parts in enumerate(everyone)
