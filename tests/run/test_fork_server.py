@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from sessions import QUICK, Session, summary_of
 from waiting import PATIENCE_SECONDS, wait_for
 
 from gossamer.config import make_config
-from gossamer.run.placements.fork_server import fork_server
+from gossamer.run.placements.fork_server import fork_server, ready
 from gossamer.run.train import train
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are made on Linux alone")
@@ -33,6 +34,17 @@ def run(folder: Path, env_id: str = "CartPole-v1", **settings: Any) -> None:
 
 def parents_of(folder: Path) -> set[int]:
     return {psutil.Process(pid).ppid() for pid in pids_of(folder)}
+
+
+def test_who_has_closed_its_socket_is_left_out_of_a_wait() -> None:
+    """As a process that has closed its end of a channel, and whose end the system has yet to tell."""
+    gone = socket.socket()
+    gone.close()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"x")
+        assert ready([gone.fileno(), ours.fileno()], 10.0) == {ours.fileno()}
+    assert ready([gone.fileno()], 0.01) == set()
 
 
 def test_a_copy_computes_what_a_process_of_its_own_computes(

@@ -286,10 +286,14 @@ def _packet_sockets() -> tuple[socket.socket, socket.socket]:
 
 
 def ready(descriptors: Iterable[int], seconds: float | None) -> set[int]:
-    """Return which descriptors can be read, or are at their end; wait for the first, at most so long."""
+    """Return which descriptors can be read, or are at their end; wait for the first, at most so long.
+
+    Those of closed sockets, which are negative, are left out.
+    """
     poll = select.poll()  # select refuses descriptors beyond 1,023
     for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
+        if descriptor >= 0:
+            poll.register(descriptor, select.POLLIN)
     found = poll.poll(None if seconds is None else seconds * 1000.0)
     return {descriptor for descriptor, _ in found}
 

@@ -111,7 +111,7 @@ class Processes(OutOfProcess):
         """Return what processes have told, by index; wait for the first of it a tenth of a second."""
         if self.stop.stopped:
             raise self.stop.error or Stopped
-        readable = ready((x.fileno for x in self.hosts if x.fileno >= 0), LOOK_SECONDS)
+        readable = ready((x.fileno for x in self.hosts), LOOK_SECONDS)
         found: list[tuple[int, Event]] = []
         for index, host in enumerate(self.hosts):
             told = map(self._hear_env, host.poll(readable=host.fileno in readable))
