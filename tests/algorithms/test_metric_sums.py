@@ -43,3 +43,14 @@ def test_targets_that_differ_by_less_than_rounding_explain_nothing_false(mean, s
         assert found <= 1.0
         if spread < 1e-4 * mean:
             assert found == 0.0
+
+
+@pytest.mark.parametrize("known", [(), ("value_mean",), ("value_mean", "error_square")])
+def test_a_loss_may_report_some_of_them_alone(known):
+    """A loss of the user's own needs only those of targets, for normalised values."""
+    means = {"target_mean": 2.0, "target_square": 5.0, "value_mean": 2.0, "error_square": 0.25}
+    given = {f"learner/{name}": means[name] for name in ("target_mean", "target_square", *known)}
+    found = with_deviations(given)
+    assert ("learner/explained_variance" in found) == ("error_square" in known)
+    assert not any(name.endswith("_square") for name in found)
+    assert "learner/advantage_std" not in found

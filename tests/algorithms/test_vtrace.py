@@ -18,6 +18,7 @@ from gossamer.algorithms.a2c import A2C
 from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
+from gossamer.ops.returns import Returns
 
 CLIPS = [
     {"clip_rho": 0.5},
@@ -107,3 +108,31 @@ def test_what_the_policy_has_left_behind_is_not_pushed_further(algorithm):
     (gradient,) = torch.autograd.grad(loss, [policy.params])
     assert gradient[:-1][left].abs().max() < 1e-6
     assert gradient[:-1][batch.valid & ~left].abs().max() > 1e-2
+
+
+class Plain(VTrace):
+    """Returns of its own, whose advantages all weigh the same; the last row of every column is not learnt."""
+
+    def returns(self, batch, value, log_prob, now):
+        found, _ = super().returns(batch, value, log_prob, now)
+        keep = batch.valid.clone()
+        keep[-1] = False
+        return Returns(found.target, found.advantage), keep
+
+
+def test_returns_of_a_derived_class_are_normalised_over_what_it_learns():
+    """Without a weight all weigh 1, and rows that it leaves out are left out."""
+    policy, batch = table()
+    (plain,) = minibatches_of(Plain(), policy, batch)
+    (normalized,) = minibatches_of(Plain(normalize_advantage=True), policy, batch)
+    assert plain.keep is None, "the loss asks for them"
+    assert normalized.advantage_weight is None
+    keep = batch.valid.clone()
+    keep[-1] = False
+    assert torch.equal(normalized.kept, keep)
+    rows = normalized.advantage[keep]
+    torch.testing.assert_close(rows.mean(), torch.zeros_like(rows.mean()), atol=1e-6, rtol=0)
+    torch.testing.assert_close(rows.std(), torch.ones_like(rows.mean()), atol=0.1, rtol=0)
+    _, metrics = computed_loss(Plain(normalize_advantage=True), policy, batch)
+    left_out, valid = metrics["learner/rejected_fraction"]
+    assert left_out / valid == (batch.valid.sum() - keep.sum()) / batch.valid.sum()

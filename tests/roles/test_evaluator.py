@@ -290,6 +290,29 @@ def test_every_evaluation_and_every_contest_has_episodes_of_its_own(tasks):
     assert starts == {0}
 
 
+@pytest.mark.parametrize("late", [1, 2, 4, 6])
+def test_a_contest_that_was_begun_late_plays_no_episode_twice(late):
+    made, tensors = [], small_policy(seed=1).shared_tensors()
+    trial = EvaluationEpisodes(lambda n: made.append(Noted(n)) or made[-1], 5, ())
+    keeper = ListKeeper()
+    evaluator, board = make_evaluator(keeper, StopSignal(), trials=[trial], confirm_episodes=20)
+    board.publish(tensors, 0)
+    for played in range(0, 3 * late, 3):
+        keeper.next = Contest(Source(4), tensors, None, played)
+        evaluator.confirm(few=True)
+    keeper.next = Contest(Source(4), tensors, None, 3 * late)
+    evaluator.confirm()
+    evaluator.evaluate_newest()
+    begun = [episodes for envs in made for episodes in envs.begun]
+    rounds = [*[1] * late, 20 // 5, 1]
+    counted = [  # whoever is quick plays more, which nobody counts
+        {(i, n) for i, n in episodes if n < min(n for _, n in episodes) + each}
+        for episodes, each in zip(begun, rounds, strict=True)
+    ]
+    assert list(map(len, counted)) == [*[3] * late, 20, 5]
+    assert len(set().union(*counted)) == 3 * late + 20 + 5
+
+
 def test_a_policy_is_confirmed_in_as_many_episodes_as_an_evaluation_has_at_least():
     stop, tensors = StopSignal(), small_policy(seed=1).shared_tensors()
     for episodes, asked, played in ((3, 8, 8), (9, 8, 9)):

@@ -92,6 +92,8 @@ def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
     assert workers(24, num_envs=88)[2] == 22, "a divisor of a group"
     assert workers(16, num_envs=32)[2] == 16, "one game of a group each"
     assert workers(8, num_envs=62)[2] == 0, "a worker alone gains nothing"
+    assert workers(16, env_threads=5)[2] == 4, "no more than the threads that are asked for"
+    assert workers(16, env_threads=1)[2] == 0
     for fewer in (
         {"num_envs": 16},
         {"placement": "inline"},

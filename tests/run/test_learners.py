@@ -136,6 +136,36 @@ def test_whole_numbers_in_a_torso_are_not_averaged(tmp_path: Path) -> None:
     assert load_policy(str(tmp_path / "run"), torso=Numbered()).torso.number == 7
 
 
+@pytest.mark.parametrize("algorithm", ["ppo", "vtrace"])
+def test_gradients_are_averaged_however_many_parts_an_action_has(
+    tmp_path: Path, algorithm: str
+) -> None:
+    """Each part has an entropy of its own, which travels beside the gradients."""
+    made = config(
+        tmp_path / "run", "allreduce", 3 * 128, "joint_envs:Many", algorithm={"name": algorithm}
+    )
+    train(made, quiet=True)
+    row = rows_of(tmp_path / "run")[-1]
+    entropies = [x for name, x in row.items() if name.startswith("learner/entropy_nats/")]
+    assert len(entropies) == 20
+    assert sum(entropies) == pytest.approx(row["learner/entropy_nats"], rel=1e-5)
+
+
+def test_each_learner_has_a_torso_of_its_own(tmp_path: Path) -> None:
+    """Given as an object, it is the same as if each learner had been alone, and stays as it was."""
+    torso = Numbered()
+    before = torso.weight.detach().clone()
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    train(config(both, "single", 2 * 256, num_learners=2), quiet=True, torso=torso)
+    train(config(alone, "single", 256, num_learners=1), quiet=True, torso=torso)
+    assert torch.equal(torso.weight, before)
+    first, second = (load_policy(str(both), torso=torso, learner=rank).torso for rank in (0, 1))
+    own = load_policy(str(alone), torso=torso).torso
+    assert torch.equal(first.weight, own.weight)
+    assert not torch.equal(first.weight, second.weight)
+    assert not torch.equal(first.weight, before)
+
+
 @pytest.mark.parametrize(
     ("topology", "scored"),
     [

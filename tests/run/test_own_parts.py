@@ -117,6 +117,45 @@ def test_an_algorithm_from_nothing_trains_at_lag_0_alone(folder: Path) -> None:
     )
 
 
+def test_an_algorithm_from_nothing_has_normalised_values_once_it_reports_targets(
+    folder: Path,
+) -> None:
+    (folder / "told.py").write_text(
+        "from my_parts import Reinforce\n"
+        "class Told(Reinforce):\n"
+        "    def loss(self, policy, batch, state):\n"
+        "        loss, metrics = super().loss(policy, batch, state)\n"
+        "        count = batch.valid.sum()\n"
+        "        for name, x in (('mean', batch.reward), ('square', batch.reward**2)):\n"
+        "            metrics[f'learner/target_{name}'] = (x * batch.valid).sum().detach(), count\n"
+        "        return loss, metrics\n"
+    )
+    words = [
+        *SMALL[:7],
+        "algorithm:told:Told",
+        "--algorithm.value-norm",
+        "--total-env-steps",
+        "640",
+    ]
+    ran("train", *words, "--run-folder", "one", "--placement", "inline")
+    assert rows_of(folder / "one")[-1]["learner/target_mean"] > 0
+    assert "learner/explained_variance" not in rows_of(folder / "one")[-1]
+
+
+def test_an_update_to_which_nothing_is_dealt_is_refused(folder: Path) -> None:
+    (folder / "dealer.py").write_text(
+        "import torch\n"
+        "from gossamer.algorithms.a2c import A2C\n"
+        "class Dealer(A2C):\n"
+        "    def dealt(self, num_columns, num_online, state):\n"
+        "        yield torch.arange(num_columns)\n"
+        "        yield torch.arange(0)\n"
+    )
+    done = gossamer("train", *SMALL[:7], "algorithm:dealer:Dealer", *SHORT)
+    assert done.returncode == 1
+    assert "dealt of Dealer has dealt no columns to an update" in done.stderr
+
+
 def test_a_topology_mixes_learners_in_processes_as_in_one(folder: Path) -> None:
     words = [*SMALL, "topology:my_parts:Star", "--topology.share", "0.25", "--num-learners", "3"]
     words += ["--total-env-steps", "1152"]

@@ -17,6 +17,24 @@ def numbers(rng: np.random.Generator) -> Any:
     return (far + rng.uniform(-0.1, 0.1, 3)).astype(np.float32)
 
 
+class Many(gymnasium.Env[Any, Any]):
+    """Twenty choices at once, each of which is to be the sign of a number."""
+
+    observation_space: Any = spaces.Box(-1.0, 1.0, (20,), np.float32)
+    action_space: Any = spaces.Dict({f"part{i:02d}": spaces.Discrete(2) for i in range(20)})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.steps, self.numbers = 0, self.np_random.uniform(-1, 1, 20).astype(np.float32)
+        return self.numbers, {}
+
+    def step(self, action: Any) -> Any:
+        right = [action[f"part{i:02d}"] == (x > 0) for i, x in enumerate(self.numbers)]
+        self.steps += 1
+        self.numbers = self.np_random.uniform(-1, 1, 20).astype(np.float32)
+        return self.numbers, float(np.mean(right)), False, self.steps == 10, {}
+
+
 class Joint(gymnasium.Env[Any, Any]):
     """Move to the largest of three numbers, and aim, gun by gun, at the first two: 1 a step at best."""
 

@@ -230,6 +230,23 @@ def test_learners_on_their_own_post_nothing():
     assert mixers[0].peers.boxes.newest(0, range(-1, 100)) is None
 
 
+class Follow(Gossip):
+    """Learner 0 goes its own way, and whoever else there is follows it."""
+
+    def turns(self, num_learners, seed):
+        return (({0: 1.0}, *({0: 0.5, rank: 0.5} for rank in range(1, num_learners))),)
+
+
+@pytest.mark.parametrize("staleness", [0, 2])
+def test_one_that_nobody_hears_keeps_its_own_share(staleness):
+    mixers, held = make_mixers(Follow(max_staleness=staleness), [[4.0], [8.0], [2.0]])
+    rounds(mixers, 1)
+    assert [x.item() for x in held] == [4.0, 6.0, 3.0]
+    held[1][:] = 16.0  # as a step of its own would
+    rounds(mixers, 1, first=1)
+    assert [x.item() for x in held] == [4.0, 10.0, 3.5]
+
+
 def test_a_writer_waits_for_its_readers():
     mixers, _ = make_mixers(Gossip(max_staleness=0), [[1.0], [2.0]])
     for mixer in mixers:

@@ -107,8 +107,6 @@ class Algorithm:
     """Smallest share of a batch that is not replayed."""
     online_entropy: ClassVar[bool] = False
     """Whether the entropy bonus is a mean over online columns only."""
-    rejects: ClassVar[bool] = False
-    """Whether some valid rows are not learnt."""
 
     discount: Fraction = 0.99
     """Discount per decision, in [0, 1]; 0.99 as in A3C, IMPALA and PPO on Atari."""
@@ -454,17 +452,22 @@ VARIANCE_ROUNDING = 1e-6
 
 
 def with_deviations(means: dict[str, float]) -> dict[str, float]:
-    """Replace means of squares by what they are there for: explained variance, and a deviation."""
-    if "learner/target_square" in means:
-        square = means.pop("learner/target_square")
-        variance = square - means["learner/target_mean"] ** 2
-        bias = means["learner/target_mean"] - means["learner/value_mean"]
-        error = max(means.pop("learner/error_square") - bias**2, 0.0)
+    """Replace means of squares by what they are there for: explained variance, and a deviation.
+
+    A loss of the user's own may report some of them alone.
+    """
+    square = means.pop("learner/target_square", None)
+    target, value = (means.get(f"learner/{name}_mean") for name in ("target", "value"))
+    error = means.pop("learner/error_square", None)
+    if square is not None and target is not None and value is not None and error is not None:
+        variance = square - target**2
+        error = max(error - (target - value) ** 2, 0.0)
         # A smaller variance is the rounding of sums in float32.
         known = variance > max(VARIANCE_ROUNDING * square, 1e-8)
         means["learner/explained_variance"] = 1.0 - error / variance if known else 0.0
-        square = means.pop("learner/advantage_square") - means["learner/advantage_mean"] ** 2
-        means["learner/advantage_std"] = max(square, 0.0) ** 0.5
+    square, mean = means.pop("learner/advantage_square", None), means.get("learner/advantage_mean")
+    if square is not None and mean is not None:
+        means["learner/advantage_std"] = max(square - mean**2, 0.0) ** 0.5
     return means
 
 
@@ -479,8 +482,8 @@ def with_returns(
     import torch
 
     target, advantage = torch.empty_like(batch.reward), torch.empty_like(batch.reward)
-    weight = torch.empty_like(batch.reward) if algorithm.corrects else None
-    keep = torch.empty_like(batch.valid)
+    weight, keep = torch.ones_like(batch.reward), torch.empty_like(batch.valid)
+    weighs, rejects = set[bool](), set[bool]()
 
     @torch.no_grad()
     def work(thread: int, cuts: Cuts) -> None:
@@ -490,10 +493,17 @@ def with_returns(
             now = policy.distribution(out.action_params[:-1])
             returns, kept = algorithm.returns(part, out.value, now.log_prob(part.action), now)
             target[:, start:stop], advantage[:, start:stop] = returns[:2]
-            if weight is not None and returns.weight is not None:
+            weighs.add(returns.weight is not None)
+            if returns.weight is not None:
                 weight[:, start:stop] = returns.weight
+            rejects.add(kept is not part.valid)
             keep[:, start:stop] = kept
 
     state.micro_batches.share_out(batch, work)
-    batch = replace(batch, target=target, advantage=advantage, advantage_weight=weight)
-    return replace(batch, keep=keep) if algorithm.rejects else batch
+    return replace(
+        batch,
+        target=target,
+        advantage=advantage,
+        advantage_weight=weight if True in weighs else None,
+        keep=keep if True in rejects else batch.keep,
+    )

@@ -24,7 +24,6 @@ class Laser(VTrace):
 
     name: ClassVar[str] = "laser"
     online_entropy: ClassVar[bool] = True
-    rejects: ClassVar[bool] = True
     min_online_fraction: ClassVar[float] = (
         1 / 8
     )  # with less online data the policy learns in the wrong direction

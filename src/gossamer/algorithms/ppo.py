@@ -120,12 +120,12 @@ class PPO(Algorithm):
 
         Once a batch: at the first ones it has hardly moved, whatever the rate.
         """
-        state.kl_nats = metrics["learner/mean_kl_nats"]
         if not self.target_kl_nats:
             return
-        if state.kl_nats > 2.0 * self.target_kl_nats:
+        kl_nats = metrics["learner/mean_kl_nats"]
+        if kl_nats > 2.0 * self.target_kl_nats:
             state.lr_scale = max(state.lr_scale / 1.5, 0.01)
-        elif state.kl_nats < 0.5 * self.target_kl_nats:
+        elif kl_nats < 0.5 * self.target_kl_nats:
             state.lr_scale = min(state.lr_scale * 1.5, 100.0)
 
     def _value_loss(self, policy: Policy, batch: Batch, returns: Returns, value: Tensor) -> Tensor:

@@ -171,7 +171,8 @@ def count_env_workers(config: TrainConfig, num_envs: int, groups: int, cores: in
     """Return how many processes make and step each group of environments beside a GPU where nothing is asked for.
 
     Making an Atari game takes a tenth of a second, in which no other one is made in the same process. Since processes go
-    at their own pace, one that steps a single game of each group is worth it too (docs/results/gpu.md).
+    at their own pace, one that steps a single game of each group is worth it too (docs/results/gpu.md). There are no more
+    of them than threads are asked for.
     """
     asked = config.env.workers is not None or config.placement == "inline"
     if asked or config.actors_per_learner or not is_atari(config.env_id):
@@ -182,7 +183,7 @@ def count_env_workers(config: TrainConfig, num_envs: int, groups: int, cores: in
     size = num_envs // groups
     # Twice the memory, as a run needs some too.
     fitting = int(free_memory() // (2 * learners * WORKER_BYTES))
-    most = min(cores // max(config.learners_per_process, 1), fitting)
+    most = min(cores // max(config.learners_per_process, 1), fitting, config.env_threads or cores)
     return max((n for n in range(2, min(most, size) + 1) if size % n == 0), default=0)
 
 

@@ -125,7 +125,8 @@ def _build(
             spec,
             config.policy,
             value_norm=config.algorithm.value_norm,
-            torso=torso,
+            # A user's object stays as it is: learners of a process, or a second run, would share its weights.
+            torso=copy.deepcopy(torso),
             generator=torch.Generator().manual_seed(seed),
         )
 
@@ -177,23 +178,23 @@ def build_env_groups(
     }
     groups: list[VecEnv] = []
     starting: list[Future[Obs[NDArray[Any]]]] = []
-    if workers and not config.env_id.startswith("envpool:"):
-        groups += make_worker_groups(config.env_id, parts, **common)
-        starting += [in_thread(partial(_first_obs, envs), "start") for envs in groups if start]
-    else:
-        for part in parts:
-            groups.append(
-                make_vec_env(
-                    config.env_id,
-                    num_envs=part.num_envs,
-                    first_env=part.first_env,
-                    tasks=part.tasks,
-                    **common,
-                )
-            )
-            if start and is_native(config.env_id):
-                starting.append(in_thread(partial(_first_obs, groups[-1]), "start"))
     try:
+        if workers and not config.env_id.startswith("envpool:"):
+            groups += make_worker_groups(config.env_id, parts, **common)
+            starting += [in_thread(partial(_first_obs, envs), "start") for envs in groups if start]
+        else:
+            for part in parts:
+                groups.append(
+                    make_vec_env(
+                        config.env_id,
+                        num_envs=part.num_envs,
+                        first_env=part.first_env,
+                        tasks=part.tasks,
+                        **common,
+                    )
+                )
+                if start and is_native(config.env_id):
+                    starting.append(in_thread(partial(_first_obs, groups[-1]), "start"))
         if starting:
             return groups, [first_obs.result() for first_obs in starting]
         if start:

@@ -99,8 +99,8 @@ class ReplayShards:
         """Return how long before the newest of its shard each was written, where the oldest is overwritten."""
         age = np.empty(len(places), dtype=np.int64)
         for ring, at, local in self._by_ring(places):
-            written = ring.sequence[local] // 2 * ring.capacity + local
-            age[at] = written.max() - written
+            written = ring.sequence // 2 * ring.capacity + np.arange(ring.capacity)
+            age[at] = written.max() - written[local]
         return age
 
     def uses(self, places: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -35,8 +35,8 @@ MAX_ENVS = 16
 """Episodes played at once."""
 FEW_EPISODES = 3
 """Episodes of an evaluation that comes late: the fewest that tell how far their mean may be off."""
-LATE_TIME_FRACTION = 0.1
-"""Largest share of the run's time for evaluations that come late."""
+LATE_TIMES, LATE_TIME_FRACTION = 10 / 3, 0.1
+"""Evaluations that come late may take so many times the share of the run's time that is asked for, up to this one."""
 EVALUATIONS_A_RUN = 20
 """With fewer in a whole run they come late."""
 T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
@@ -490,7 +490,7 @@ class Evaluator:
     @property
     def device(self) -> torch.device:
         """Where it computes."""
-        return self._params[0].device
+        return self.policy.device
 
     def report_to(self, keeper: Keeper) -> None:
         """Let a keeper have all results; to be called before the first evaluation."""
@@ -555,7 +555,8 @@ class Evaluator:
             return usual
         self.budget = 0.0
         cost = max(cost, self._cost_of(self._few))
-        return max(due, cost / max(fraction, LATE_TIME_FRACTION), took)
+        late = max(fraction, min(LATE_TIMES * fraction, LATE_TIME_FRACTION))
+        return max(due, cost / late, took)
 
     def _cost_of(self, trials: Sequence[EvaluationEpisodes]) -> float:
         return self._episode_cost * sum(trial.episodes for trial in trials)
@@ -640,7 +641,9 @@ class Evaluator:
             greedy=self._greedy,
             seed=episode_seed(self._seed, CHOOSING_RANK, number, 0),
             first_episodes=[
-                number * self._episodes_apart(i) + played // count for i in range(len(trials))
+                # What a contest has played so far it has played late, in the fewest environments.
+                number * self._episodes_apart(i) + played // self._few[i].num_envs
+                for i in range(len(trials))
             ],
             stop=stop or (lambda: self._stop.stopped),
             steps=self._steps,
@@ -653,7 +656,8 @@ class Evaluator:
         games, which are not to be looked for from the seed before.
         """
         trial = self._trials[index]
-        longest = max(trial.episodes, self._confirming.episodes)
+        # A contest that was begun late may be played whole in the end.
+        longest = max(trial.episodes, 2 * self._confirming.episodes)
         unit = math.lcm(trial.num_tasks, EPISODES_PER_SEED)
         fewest = min(trial.num_envs, self._few[index].num_envs)
         return -(-longest // (fewest * unit)) * unit

@@ -171,9 +171,8 @@ class Learner:
 
     def align(self, *, update: int, version: int, env_steps: int) -> None:
         """Count on as all learners of a group in lock-step do, which may not have been in step before."""
-        self.update, self.env_steps = update, env_steps
-        if self.topology.every == "versions":
-            self.version = version
+        # Versions too, whatever is mixed: a moment of all of them, as of a checkpoint, is named by their version.
+        self.update, self.version, self.env_steps = update, version, env_steps
 
     @property
     def _mixing(self) -> int:
@@ -327,6 +326,7 @@ class Learner:
             last = sums
         if last and self._follows:
             means = {name: x / max(n, 1e-12) for name, (x, n) in last.items()}
+            self._state.kl_nats = means.get("learner/mean_kl_nats", 0.0)
             self._algorithm.after_version(self._state, means)
 
     def _add_to_row(self, sums: Mapping[str, tuple[float, float]]) -> None:

@@ -77,8 +77,8 @@ class Mixer:
         self._arrived_views = views(self._arrived, self._tensors)
         self._staging: dict[int, tuple[Tensor, Tensor]] = {}  # by peer; its own for what is posted
         self._peers_views: dict[tuple[int, int], list[Tensor]] = {}  # by rank and slot
-        # Nobody listens to a learner that is on its own.
-        self._is_heard = topology.is_heard(self._rank, peers.num_learners, seed)
+        # One that only hears others posts too: it reads its own message where it mixes.
+        self._is_alone = topology.is_alone(self._rank, peers.num_learners, seed)
         apart = self._on_gpu or collective is not None
         self._own: Sequence[Message] = (
             [vectors(sizes, device)] if apart else peers.messages_of(self._rank)
@@ -92,7 +92,7 @@ class Mixer:
 
         Waits only in a synchronous topology, for readers that still need the message it overwrites.
         """
-        if not self._is_heard:
+        if self._is_alone:
             return
         began, waited = time.perf_counter(), self.peers.waited_seconds
         if self.topology.staleness == 0 and len(self._posted) == 2:

@@ -36,7 +36,8 @@ Sums = dict[str, list["Tensor | float"]]
 """Sums by metric: the sum, and how many rows are in it."""
 
 CONTROL_VALUES = 64
-"""Numbers beside gradients in a message: the divisor, then a sum and a count for each metric."""
+"""Numbers beside gradients in a message: the divisor, then a sum and a count for each metric; more for an action of
+parts, each of which has a metric."""
 
 
 SAME_IN_A_LAYOUT = {"replayed", *(k for k, kind in kinds_of(Batch).items() if kind.on_host)}
@@ -119,7 +120,7 @@ class Updates:
             start_state(optimizer)
         self.grouped = False
         """Whether gradients are averaged with other learners' between gradient and step."""
-        self.control = self._zeros(CONTROL_VALUES)
+        self.control = self._zeros(CONTROL_VALUES + 2 * len(policy.spec.action.parts))
         """Beside the gradients in a message: what they are divided by, and the sums behind the metrics."""
         self._layouts: dict[tuple[int, int], _Layout] = {}
         self._layout: _Layout | None = None
@@ -219,6 +220,10 @@ class Updates:
         assert layout is not None
         count = 0 if columns is None else len(columns)
         if columns is not None:
+            if not count:
+                raise RunFailed(
+                    f"dealt of {type(self._algorithm).__name__} has dealt no columns to an update; leave such an update out"
+                )
             if not self._on_gpu:
                 layout.columns[count] = columns
             elif count in layout.columns:
@@ -324,6 +329,11 @@ class Updates:
     def _name(self, sums: Sums) -> None:
         """Fix the metrics' order, and make room for them."""
         self._names = sorted(sums)
+        if self.grouped and 1 + 2 * len(sums) > len(self.control):
+            raise RunFailed(
+                f"the loss of {type(self._algorithm).__name__} reports {len(sums)} metrics; where gradients are averaged "
+                f"there is room for {(len(self.control) - 1) // 2}: report fewer, or use another topology"
+            )
         self._make_row()
         self._rows = self._zeros(self._algorithm.updates_per_batch, 2 + 2 * len(sums))
         if self._policy.value_norm:

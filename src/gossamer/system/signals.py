@@ -48,7 +48,9 @@ class Signals:
             self._pipe = FileIO(ends[0], "rb"), FileIO(ends[1], "wb")
             self._wakeup_before = _wake(ends[1])
             for number in self._numbers:
-                self._before[number] = signal.signal(number, self._on_signal)
+                # A program around Python has a handler of its own, which could not be given back.
+                if signal.getsignal(number) is not None:
+                    self._before[number] = signal.signal(number, self._on_signal)
             if self._before.get(signal.SIGHUP) == signal.SIG_IGN:  # by nohup
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
             _IN_USE.append(self)

@@ -142,9 +142,11 @@ class Topology:
         graphs_read = _readers(self, num_learners, seed)
         return graphs_read[update % len(graphs_read)][rank]
 
-    def is_heard(self, rank: int, num_learners: int, seed: int) -> bool:
-        """Return whether anyone ever hears learner `rank`."""
-        return any(graph[rank] for graph in _readers(self, num_learners, seed))
+    def is_alone(self, rank: int, num_learners: int, seed: int) -> bool:
+        """Return whether learner `rank` never hears anyone, nor is heard."""
+        turns = _turns(self, num_learners, seed)
+        is_heard = any(graph[rank] for graph in _readers(self, num_learners, seed))
+        return not is_heard and all(set(matrix[rank]) <= {rank} for matrix in turns)
 
     def acceptable(self, update: int) -> range:
         """Return the updates whose messages may be mixed at `update`.

@@ -19,7 +19,8 @@ class CircularSettings(Selector):
     """Replays the least used columns (among equals the newest): each one equally often, soon after it was stored.
 
     Of R replayed columns for each online one, each comes R times: IMPACT's circular buffer with K = R + 1.
-    What was stored before learn_start, or is more than a learner can use, gives way to what is newer.
+    What was stored before learn_start comes first, its newest columns before older ones; until all of it has been
+    replayed, newer columns come less often.
     """
 
     name: ClassVar[str] = "circular"
