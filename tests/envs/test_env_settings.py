@@ -35,6 +35,14 @@ from gossamer.machine import install_command
         ("my_module:make_MiniGrid-v0", "other"),
         ("my_module:make_env", "other"),
         ("my_module:Thing-v0", "other"),
+        ("gymnasium:Ant-v5", "mujoco"),
+        ("RandomWindMuJoCoHopper-v5", "mujoco"),
+        ("RandomNormalAcrobot-v1", "classic"),
+        ("phys2d/CartPole-v1", "classic"),
+        ("my_module:BlockPusher-v0", "other"),
+        ("RoboAnt-v1", "other"),
+        ("my_module:AirTaxi-v0", "other"),
+        ("my_module:SmartCartPole-v1", "other"),
     ],
 )
 def test_suites_are_told_by_spelling(env_id, suite):

@@ -96,6 +96,29 @@ def test_closing_ends_all_processes_even_in_mid_step(envs):
     assert not any(process.is_alive() for process in envs.processes)
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_closing_closes_every_environment(tmp_path, monkeypatch, workers):
+    """A simulator may be a process, and hold ports and files."""
+    monkeypatch.setenv("SIMULATORS", str(tmp_path))
+    settings = EnvConfig(workers=workers)
+    envs = make_vec_env("counting_envs:OfItsOwn", num_envs=4, seed=1, settings=settings)
+    envs.start(np.zeros(4, np.int64))
+    envs.send(np.zeros(4, np.int64))
+    assert len(list(tmp_path.glob("*.lives"))) == 4
+    envs.close()
+    assert not list(tmp_path.glob("*.lives"))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_those_that_were_made_are_closed_where_one_cannot_be(tmp_path, monkeypatch, workers):
+    monkeypatch.setenv("SIMULATORS", str(tmp_path))
+    monkeypatch.setenv("SPOILT", "4")
+    settings = EnvConfig(workers=workers)
+    with pytest.raises((ConfigError, RunFailed), match="no port is free"):
+        make_vec_env("counting_envs:OfItsOwn", num_envs=6, seed=1, settings=settings)
+    assert not list(tmp_path.glob("*.lives"))
+
+
 def test_workers_ignore_ctrl_c(envs):
     envs.start(np.zeros(4, np.int64))
     for process in envs.processes:

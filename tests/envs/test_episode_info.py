@@ -53,6 +53,12 @@ def test_many_tell_nothing(workers):
     envs.close()
 
 
+def test_one_that_is_to_tell_and_cannot_is_refused():
+    settings = EnvConfig(episode_info=True)
+    with pytest.raises(ConfigError, match=r"episode-info is true, but CartPole-v1 has no property"):
+        read_spec("CartPole-v1", settings, tries=True)
+
+
 @pytest.mark.parametrize("workers", [None, 2])
 def test_what_fails_in_telling_names_the_environment(workers):
     envs = make("raises_later", workers)

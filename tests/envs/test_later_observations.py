@@ -15,6 +15,8 @@ SAYS = {
     "words": r"it is <U1, declared is float32",
     "floats": r"it is float64, declared is uint8",
     "large": r"it holds numbers from 300 to 300, declared is uint8",
+    "summed": r"it holds numbers from 300 to 300, declared is uint8",
+    "upright": r"it has shape \(4, 40, 40\), declared is \(40, 40, 4\)",
     "turned": r"it has shape \(40, 40, 4\), declared is \(4, 40, 40\)",
     "symbols": r"it is float64, declared is uint8",
     "half": r"it is float64, declared is int64",

@@ -210,6 +210,7 @@ def test_combinations_are_one_choice_and_what_may_be_either_is_to_be_said() -> N
     assert (spec.action.kind, spec.action.sizes, spec.mask_form) == ("categorical", (12,), "joint")
     with pytest.raises(ConfigError, match=r"--env.mask-form parts, or joint"):
         read_spec("masked_envs:Square", AUTO)
+    assert read_spec("masked_envs:Cube", AUTO).mask_form == "joint"
     for mask in ("auto", "info"):
         parts, joint = (
             read_spec("masked_envs:Square", EnvConfig(mask=mask, mask_form=form))

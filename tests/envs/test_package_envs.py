@@ -177,6 +177,11 @@ def test_minigrids_own_time_limit_is_told_and_kept() -> None:
     assert read_spec("MiniGrid-MemoryS17Random-v0", EnvConfig()).max_episode_steps == 1445
     assert read_spec("BabyAI-GoTo-v0", EnvConfig()).max_episode_steps == 1000, "of each episode"
     assert time_limit(make_gym_env(DOOR_KEY, 30)) == 30
+    assert read_spec("minigrid_envs:door_key", EnvConfig()).max_episode_steps == 250
+    assert read_spec("minigrid_envs:at_once", EnvConfig()).max_episode_steps == 100
+    for env_id in (DOOR_KEY, "minigrid_envs:door_key"):
+        with pytest.raises(ConfigError, match="truncates episodes after 250 steps by itself"):
+            make_gym_env(env_id, 251)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

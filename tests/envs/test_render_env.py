@@ -61,6 +61,14 @@ def test_a_gymnasium_environment_with_pictures():
     env.close()
 
 
+def test_a_window_that_nobody_would_see_is_refused(monkeypatch):
+    monkeypatch.setenv("DISPLAY", ":0")
+    with pytest.raises(
+        ConfigError, match="wrong_envs:cart_pole cannot be shown: cart_pole must take"
+    ):
+        make_render_env("wrong_envs:cart_pole", EnvConfig(), 5, render_mode="human")
+
+
 @pytest.mark.parametrize(
     ("env_id", "mode", "says"),
     [

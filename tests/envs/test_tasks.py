@@ -104,6 +104,8 @@ def test_mujoco_tasks(prefix):
     model = env.unwrapped.model
     assert (model.opt.viscosity, model.opt.density) == (0.0002, 1.2)
     assert plain.opt.density == 0.0
+    swims = gymnasium.make(f"{prefix}Swimmer-v5").unwrapped.model.opt
+    assert (swims.viscosity, swims.density) == (0.1, 4000.0), "what it swims in"
     assert env.has_wrapper_attr("set_task") == (wind or mass)
     if not (wind or mass):
         np.testing.assert_array_equal(model.body_mass, plain.body_mass)

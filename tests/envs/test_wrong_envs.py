@@ -51,6 +51,16 @@ def test_a_broken_environment_is_refused_in_one_line(name, message):
 
 
 @pytest.mark.parametrize(
+    ("name", "first", "then"), [("unsigned", [3], [4]), ("unsigned_indices", [2, 3], [1, 5])]
+)
+def test_spaces_of_unsigned_numbers_take_all_that_gymnasium_takes(name, first, then):
+    envs = make_vec_env(f"wrong_envs:{name}", num_envs=1, seed=1, settings=DEFAULTS)
+    assert np.flatnonzero(envs.start(np.zeros(1, np.int64))[0]).tolist() == first
+    envs.send(np.zeros(1, np.int64))
+    assert np.flatnonzero(envs.recv().obs[0]).tolist() == then
+
+
+@pytest.mark.parametrize(
     ("env_id", "says"),
     [
         ("wrong_envs.py:right", "write the module without .py: wrong_envs:right$"),

@@ -117,6 +117,27 @@ class MadeBy(Silent):
             file.write(f"{os.getpid()}\n")
 
 
+class OfItsOwn(Silent):
+    """Has a simulator in a process of its own, which lives as long as a file; the one numbered SPOILT cannot be made."""
+
+    def __init__(self) -> None:
+        import os
+        import uuid
+        from pathlib import Path
+
+        folder = Path(os.environ["SIMULATORS"])
+        made = folder / "made"
+        with made.open("a") as file:
+            file.write(".")
+        if made.stat().st_size == int(os.environ.get("SPOILT", "0")):
+            raise RuntimeError("no port is free")
+        self.simulator = folder / f"{uuid.uuid4().hex}.lives"
+        self.simulator.touch()
+
+    def close(self) -> None:
+        self.simulator.unlink()
+
+
 class Painted(Silent):
     """Shows a picture as bright as the step."""
 

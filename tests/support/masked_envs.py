@@ -160,6 +160,16 @@ class Square(Forbids):
         return np.stack(self.allowed).astype(np.int8)
 
 
+class Cube(Forbids):
+    """A mask of three choices of three, whose shape only combinations can have."""
+
+    action_space: Any = spaces.MultiDiscrete([3, 3, 3])
+    sizes = (3, 3, 3)
+
+    def mask(self) -> Any:
+        return np.ones((3, 3, 3), np.int8)
+
+
 class Blocked(Forbids):
     """Forbids everything at its third step."""
 

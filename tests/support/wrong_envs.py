@@ -28,6 +28,22 @@ def right():
     return Wrong()
 
 
+def cart_pole():
+    return gymnasium.make("CartPole-v1")
+
+
+def unsigned():
+    env = Wrong(reset=(3, {}), step=(np.uint64(4), 1.0, False, False, {}))
+    env.observation_space = Discrete(5, dtype=np.uint8)
+    return env
+
+
+def unsigned_indices():
+    env = Wrong(reset=([2, 0], {}), step=(np.array([1, 2]), 1.0, False, False, {}))
+    env.observation_space = MultiDiscrete([3, 3], dtype=np.uint8)
+    return env
+
+
 def no_such_index():
     env = Wrong(reset=(-1, {}), step=(0, 1.0, False, False, {}))
     env.observation_space = Discrete(3)

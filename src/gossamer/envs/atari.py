@@ -83,7 +83,8 @@ class AtariProtocol:
                 "full action set" if self.full_action_space else "minimal action set",
                 f"no-ops below {self.noop_max}" if self.noop_max > 1 else "no no-ops",
                 "FIRE at the start" if self.fire_reset else "no FIRE at the start",
-                f"frame skip {self.frame_skip} (maximum of the last 2)",
+                f"frame skip {self.frame_skip}"
+                + " (maximum of the last 2)" * (self.frame_skip > 1),
                 f"{self.size}x{self.size} {'grey' if self.grayscale else 'colour'}",
                 f"stack {self.frame_stack}",
                 "a lost life is terminal in training"

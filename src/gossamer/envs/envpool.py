@@ -85,17 +85,22 @@ class EnvpoolEnvs(WithoutTasks):
         """What EnvPool is told beside the id, its seed, and the number of environments and threads."""
         if limit:
             self.options["max_episode_steps"] = limit
-        try:
-            self._envs: Any = envpool.make_gymnasium(
-                name,
-                num_envs=num_envs,
-                num_threads=max(1, num_threads),
-                **self.options,
-                # one seed for the pool: env i is given this plus i
-                seed=seeds.seed(0, 0) % (2**30),
-            )
-        except RAISED as error:
-            raise _unmade(env_id, error) from error
+
+        def make(episode: int) -> Any:
+            try:
+                return envpool.make_gymnasium(
+                    name,
+                    num_envs=num_envs,
+                    num_threads=max(1, num_threads),
+                    **self.options,
+                    # one seed for the pool: env i is given this plus i
+                    seed=seeds.seed(0, episode) % (2**30),
+                )
+            except RAISED as error:
+                raise _unmade(env_id, error) from error
+
+        self._make = make
+        self._envs: Any = make(0)
         with warnings.catch_warnings():
             # EnvPool writes bounds in float64 into float32 spaces, which Gymnasium remarks upon
             warnings.filterwarnings("ignore", message=".*precision lowered")
@@ -188,8 +193,14 @@ class EnvpoolEnvs(WithoutTasks):
         return StepResult(batch, np.asarray(reward, np.float32), terminated, truncated, ended)
 
     def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> Obs[NDArray[Any]]:
-        """Begin new episodes: EnvPool can neither save a state nor seed an episode."""
+        """Begin new episodes: EnvPool can neither save a state nor seed an episode.
+
+        Of a pool with another seed, or each session of a run would play the same ones.
+        """
         del logs
+        if newest := int(episodes.max(initial=0)):
+            self._envs.close()
+            self._envs = self._make(newest)
         return self.start(episodes)
 
     def _batch(self, obs: Any, info: Any) -> Obs[NDArray[Any]]:

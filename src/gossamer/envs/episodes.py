@@ -115,13 +115,17 @@ class Episodes:
             for i in range(num_envs):
                 self._begins(i, CONSTRUCTOR)
                 self.envs.append(make_env())
+            sign.doing = ""
+            settings, self.unread_masks = with_mask(env_id, self.envs[0], settings)
+            self.obs, self.mask, self.action = formats_of(env_id, self.envs[0], settings)
+            self._families = [Family(env_id, env, settings) for env in self.envs]
+        except RAISED:
+            self.close()  # what has been made; a simulator may be a process of its own
+            raise
         finally:
             sign.doing = ""
-        settings, self.unread_masks = with_mask(env_id, self.envs[0], settings)
         self.settings = settings
-        self.obs, self.mask, self.action = formats_of(env_id, self.envs[0], settings)
         self._vectors = [x.name for x in self.obs.leaves if x.kind == "vector"]
-        self._families = [Family(env_id, env, settings) for env in self.envs]
         self.task = np.full(num_envs, -1 if self._families[0].is_one else 0)
         """[N] number of the task that each environment plays; -1 before its first."""
         self._episode = [0] * num_envs

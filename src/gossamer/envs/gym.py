@@ -61,12 +61,16 @@ class GymEnvs:
         self._settings = self._episodes.settings
         self._looked_for_mask = settings.mask == "auto"
         self.num_envs = num_envs
-        self.spec = gym_spec(
-            env_id,
-            self._episodes.envs[0],
-            self._settings,
-            unread_masks=self._episodes.unread_masks,
-        )
+        try:
+            self.spec = gym_spec(
+                env_id,
+                self._episodes.envs[0],
+                self._settings,
+                unread_masks=self._episodes.unread_masks,
+            )
+        except RAISED:
+            self.close()
+            raise
         self._action: NDArray[Any] | None = None
 
     def start(self, episodes: NDArray[np.int64]) -> Obs[NDArray[Any]]:
@@ -233,6 +237,11 @@ def try_out(env_id: str, env: Any, settings: EnvConfig, *, looked_for_mask: bool
     if not finite:
         raise ConfigError(
             f"{env_id}: step returned the reward {stepped[1]!r}; it must be a finite number"
+        )
+    if settings.episode_info and family.telling is None:
+        raise ConfigError(
+            f"{flag_of('episode_info')} is true, but {env_id} has no property episode_info, a dict of numbers; give it one, or "
+            "leave the setting out"
         )
     _check_info(env_id, family.telling)
 

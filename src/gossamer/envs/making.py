@@ -70,7 +70,6 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
             shown["doom_config_path"] = os.devnull
         env = gymnasium.make(name, max_episode_steps=limit, disable_env_checker=True, **shown)
         env = shown_with_symbols(env)
-        return env if limit else TimeLimit(env, _own_limit(env) or UNLIMITED_STEPS)
     except gymnasium.error.DependencyNotInstalled as error:
         suite = suite_of(name)
         if suite in _ENGINES:
@@ -81,6 +80,9 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
     except RAISED as error:
         raise failed(env_id, "cannot be made", error) from error
+    own = _own_limit(env)
+    _refuse_limit(env_id, env, max_episode_steps, own)
+    return env if limit else TimeLimit(env, own or UNLIMITED_STEPS)
 
 
 class _Package(NamedTuple):
@@ -126,11 +128,24 @@ def _register_package(env_id: str) -> None:
 
 
 def _own_limit(env: Any) -> int:
-    """Return after how many steps MiniGrid or ViZDoom truncates an episode by itself; 0: not known."""
+    """Return after how many steps MiniGrid or ViZDoom truncates an episode by itself; 0: not known, or another one."""
     inner = env.unwrapped
+    if not any(x.__module__.startswith(("minigrid.", "vizdoom.")) for x in type(inner).__mro__):
+        return 0
     if (game := getattr(inner, "game", None)) is not None:
         return math.ceil(game.get_episode_timeout() / inner.frame_skip)
     return int(getattr(inner, "max_steps", 0))
+
+
+def _refuse_limit(env_id: str, env: Any, asked: int, own: int) -> None:
+    """Refuse a limit that an episode never reaches, as the environment truncates it before."""
+    least = min((x for x in (time_limit(env), own) if x), default=0)
+    if asked > least > 0:
+        close_env(env_id, env)
+        raise ConfigError(
+            f"--max-episode-steps {asked} does not apply to {env_id}, which truncates episodes after {least} steps by itself; "
+            f"use at most {least}, or leave it out"
+        )
 
 
 _ENGINES = {"box2d": "Box2D", "mujoco": "MuJoCo"}
@@ -201,10 +216,17 @@ def _call_maker(
             f"{env_id} returned {type(env).__name__}; it must return a gymnasium.Env and take no "
             f"arguments"
         )
+    if render_mode == "human" and not takes_mode and env.render_mode is None:
+        close_env(env_id, env)
+        raise ConfigError(
+            f"{env_id} cannot be shown: {name} must take render_mode, and hand it to the environment that it makes"
+        )
     shown = shown_with_symbols(env)  # pyright: ignore[reportUnknownArgumentType]
+    own = _own_limit(shown)
+    _refuse_limit(env_id, shown, max_episode_steps, own)
     if max_episode_steps:
         return TimeLimit(shown, max_episode_steps)
-    return shown if time_limit(shown) else TimeLimit(shown, UNLIMITED_STEPS)
+    return shown if time_limit(shown) else TimeLimit(shown, own or UNLIMITED_STEPS)
 
 
 def _parameters(maker: Any) -> Mapping[str, inspect.Parameter]:

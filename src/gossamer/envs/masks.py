@@ -343,7 +343,7 @@ def find_mask(
         return "off", None
     joint = given.mask_form == "joint"
     if given.mask_form is None and len(action.sizes) > 1 and _shape(said) == action.sizes:
-        if action.sizes == (len(action.sizes),) * len(action.sizes):
+        if action.sizes == (2, 2):
             raise ConfigError(
                 f"{env_id}: its {MASK} has shape {action.sizes}, which may tell choices of each part or combinations; say "
                 "which: --env.mask-form parts, or joint"

@@ -98,12 +98,13 @@ class RandomNormalAcrobot(_RandomAcrobot):
 
 
 class MujocoInAir(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A MuJoCo robot in air, without wind."""
+    """A MuJoCo robot in air, without wind; one that swims stays in its fluid."""
 
     def __init__(self, env: Any):
         super().__init__(env)
-        model = env.unwrapped.model
-        model.opt.viscosity, model.opt.density = VISCOSITY, DENSITY
+        medium = env.unwrapped.model.opt
+        if not medium.density and not medium.viscosity:
+            medium.viscosity, medium.density = VISCOSITY, DENSITY
 
 
 class MujocoTasks(MujocoInAir):

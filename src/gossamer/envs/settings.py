@@ -34,16 +34,22 @@ SUITE_IDS: dict[Suite, str] = {
 """An id of each suite; the first is that of all environments of no known suite."""
 
 _ATARI = re.compile(r"^ALE/\w+-v\d+$|^\w+NoFrameskip-v\d+$")
+_ID = r"(^|:|phys2d/|tabular/)"
+"""What stands before the name of one of Gymnasium's environments; of another name the same words may be a part."""
 _MUJOCO = re.compile(
-    r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum"
+    _ID
+    + r"((Random(Wind|Mass)?)?MuJoCo)?(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum"
     r"|Pusher|Reacher|Swimmer|Walker2d)-v\d+$"
 )
 _BOX2D = re.compile(
-    r"(LunarLander|LunarLanderContinuous|BipedalWalker|BipedalWalkerHardcore|CarRacing)-v\d+$"
+    _ID + r"(LunarLander|LunarLanderContinuous|BipedalWalker|BipedalWalkerHardcore|CarRacing)-v\d+$"
 )
-_CLASSIC = re.compile(r"(CartPole|Acrobot|MountainCar|MountainCarContinuous|Pendulum)-v\d+$")
+_CLASSIC = re.compile(
+    _ID
+    + r"(CartPole|(RandomExtreme|RandomNormal)?Acrobot|MountainCar|MountainCarContinuous|Pendulum)-v\d+$"
+)
 _TOY = re.compile(
-    r"(FrozenLake|FrozenLake8x8|Taxi|CliffWalking|CliffWalkingSlippery|Blackjack)-v\d+$"
+    _ID + r"(FrozenLake|FrozenLake8x8|Taxi|CliffWalking|CliffWalkingSlippery|Blackjack)-v\d+$"
 )
 _MINIGRID = re.compile(r"(^|:)(MiniGrid|BabyAI)-")
 _ENVPOOL_ATARI = re.compile(

@@ -110,7 +110,7 @@ class ObsFormat:
         num_envs = len(obs)
         if self.layout in ("one_hot", "from_zero"):
             sizes, start = _numbers_of(space)
-            index = obs.reshape(num_envs, -1) - start
+            index = obs.reshape(num_envs, -1).astype(np.int64, copy=False) - start
             if (wrong := (index < 0) | (index >= sizes)).any():
                 raise Misfit(f"it is {obs[wrong.any(axis=1).argmax()]}, outside {space}")
             if self.layout == "from_zero":
@@ -229,7 +229,9 @@ class _Declared:
         return obs
 
     def _compare(self, obs: NDArray[Any]) -> None:
-        if np.can_cast(obs.dtype, self._dtype, "same_kind"):
+        # A larger whole number would come back as another one where a picture is written.
+        safely = "safe" if self._exact and obs.dtype.kind in "iu" else "same_kind"
+        if np.can_cast(obs.dtype, self._dtype, safely):
             self.usual = obs.dtype
             return
         if obs.dtype.kind in "iu" and self._dtype.kind in "iub":
@@ -297,10 +299,8 @@ def array_format(env_id: str, space: Any) -> ObsFormat:
 
     if isinstance(space, spaces.Box):
         return _box_format(env_id, space)
-    if isinstance(space, spaces.Discrete):
-        return _one_hot_format(space, np.array([space.n]), np.array([space.start]))
-    if isinstance(space, spaces.MultiDiscrete):
-        return _one_hot_format(space, space.nvec.ravel(), space.start.ravel())
+    if isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)):
+        return _one_hot_format(space, *_numbers_of(space))
     if isinstance(space, spaces.MultiBinary):
         size = int(np.prod(space.shape))
         return _format(space, (size,), "vector", "reshape")
@@ -335,10 +335,9 @@ def _part_format(env_id: str, space: Any) -> ObsFormat:
 
     from gossamer.envs.symbols import Symbols
 
-    if isinstance(space, spaces.Discrete):
-        return _discrete_format(space, np.array([space.n]), np.array([space.start]))
-    if isinstance(space, spaces.MultiDiscrete) and not isinstance(space, Symbols):
-        return _discrete_format(space, space.nvec.ravel(), space.start.ravel())
+    whole = isinstance(space, (spaces.Discrete, spaces.MultiDiscrete))
+    if whole and not isinstance(space, Symbols):
+        return _discrete_format(space, *_numbers_of(space))
     return array_format(env_id, space)
 
 
@@ -371,19 +370,22 @@ def _arrays_in(
 
 
 def _numbers_of(space: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return how many values each number of a Discrete or MultiDiscrete has, and the first of them."""
+    """Return how many values each number of a Discrete or MultiDiscrete has, and the first of them.
+
+    As int64 whatever the space's type is: of an unsigned one, sums with signed numbers are real numbers.
+    """
     from gymnasium import spaces
 
     if isinstance(space, spaces.Discrete):
-        return np.array([space.n]), np.array([space.start])
-    return space.nvec.ravel(), space.start.ravel()
+        return np.array([space.n], np.int64), np.array([space.start], np.int64)
+    return space.nvec.ravel().astype(np.int64), space.start.ravel().astype(np.int64)
 
 
 def _discrete_format(space: Any, sizes: NDArray[Any], start: NDArray[Any]) -> ObsFormat:
     declared = _Declared(space, exact=False)
 
     def write(batch: NDArray[Any], i: int, obs: Any) -> None:
-        index = declared.array(obs).reshape(-1) - start
+        index = declared.array(obs).reshape(-1).astype(np.int64, copy=False) - start
         if ((index < 0) | (index >= sizes)).any():
             raise _outside(space, obs, index, sizes, start)
         batch[i] = index
@@ -396,7 +398,7 @@ def _one_hot_format(space: Any, sizes: NDArray[Any], start: NDArray[Any]) -> Obs
     declared, shift = _Declared(space, exact=False), np.cumsum(sizes) - sizes
 
     def write(batch: NDArray[Any], i: int, obs: Any) -> None:
-        index = declared.array(obs).reshape(-1) - start
+        index = declared.array(obs).reshape(-1).astype(np.int64, copy=False) - start
         if ((index < 0) | (index >= sizes)).any():
             raise _outside(space, obs, index, sizes, start)
         batch[i] = 0
@@ -460,16 +462,18 @@ def _format(
     """Return the format of a space whose numbers are written as they are, in another shape."""
     declared = _Declared(space, exact=kind == "pixels")
     axes = _AXES.get(layout)
+    # The numbers of a vector may come in the policy's shape; a picture may not be turned.
+    usual = declared.shape if kind == "pixels" else shape
+    as_it_is = axes is None and usual == shape
 
     def write(batch: NDArray[Any], i: int, obs: Any) -> None:
         try:  # the usual way first, which every step of every environment takes
-            if obs.shape == shape and obs.dtype is declared.usual:
-                batch[i] = obs
+            if obs.shape == usual and obs.dtype is declared.usual:
+                batch[i] = obs if as_it_is else _turned(obs, axes).reshape(shape)
                 return
         except AttributeError:  # it is no array
             pass
-        array = declared.array(obs)
-        batch[i] = array if array.shape == shape else _turned(array, axes).reshape(shape)
+        batch[i] = _turned(declared.array(obs), axes).reshape(shape)
 
     return ObsFormat(shape, kind, write, layout, declared.shape)
 

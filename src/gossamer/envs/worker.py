@@ -253,7 +253,11 @@ def serve(shares: Sequence[Share]) -> None:
             poll.register(share.requests.fileno(), select.POLLIN)
         while True:
             for number, _ in poll.poll():
-                _answer(*held[number])
+                if not _answer(*held[number]):
+                    for _, envs in held.values():
+                        if envs is not None:
+                            envs.close()
+                    return
 
 
 def _make(share: Share) -> Stepped | None:
@@ -268,14 +272,16 @@ def _make(share: Share) -> Stepped | None:
     return envs
 
 
-def _answer(share: Share, envs: Stepped | None) -> None:
-    """Do the next thing that is asked for."""
+def _answer(share: Share, envs: Stepped | None) -> bool:
+    """Do the next thing that is asked for; return False if this is to be the end."""
     message = share.requests.recv_bytes()
     name, *given = (STEP,) if message == STEP else pickle.loads(message)  # noqa: S301 - of the parent
+    if name == "close":
+        return False
     assert envs is not None
     if name == "report":
         share.requests.send(_report(envs))
-        return
+        return True
     arrays, failure = share.arrays, ""
     rows = slice(share.first, share.first + share.num_envs)
     try:
@@ -291,6 +297,7 @@ def _answer(share: Share, envs: Stepped | None) -> None:
     except RunFailed as error:
         failure = str(error)
     _tell(share, failure)
+    return True
 
 
 def _tell(share: Share, failure: str = "") -> None:

@@ -11,6 +11,8 @@ import multiprocessing
 import os
 import select
 import signal
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
@@ -51,6 +53,8 @@ if TYPE_CHECKING:
     from gossamer.types import VecEnv
 
 _LOST = (EOFError, OSError)
+CLOSING_SECONDS = 5.0
+"""Longest time that worker processes have to close their environments."""
 _OF_ALL = [number for number in STOP_SIGNALS if number != signal.SIGTERM]
 """Signals that a terminal or a cluster sends to all processes of a job; the supervisor decides when workers end."""
 
@@ -109,7 +113,17 @@ class Crew:
         """Take a group away; the processes end with the last one."""
         self._left -= 1
         if self._left <= 0:
-            self.end()
+            self.close()
+
+    def close(self) -> None:
+        """Let the processes close their environments, and end them."""
+        for pipe in self.requests[0]:
+            with suppress(*_LOST):
+                pipe.send(("close",))
+        patient_until = time.monotonic() + CLOSING_SECONDS
+        for process in self.processes:
+            process.join(max(patient_until - time.monotonic(), 0.0))
+        self.end()
 
     def end(self) -> None:
         """End the processes, whatever they are at."""
@@ -183,7 +197,7 @@ def start_workers(groups: Sequence[Group]) -> list[WorkerEnvs]:
         for i, envs in enumerate(made):
             envs.join(crew, i)
     except BaseException as error:
-        crew.end()
+        crew.close()
         if isinstance(error, EnvWorkerDied):
             raise EnvWorkerDied(
                 f"a worker process of {spec.env_id} died at its start; --env.workers 0 does without them"
@@ -208,10 +222,13 @@ def gym_workers(
     )
     sizes = [share_size(part.num_envs, num_workers) for part in parts]
     make_env = partial(make_gym_env, env_id, max_episode_steps)
+    settings = refuse_of_others(env_id, settings)
     env = make_env()  # mistakes in the id show here, in words, before any process starts
-    own, _ = with_mask(env_id, env, refuse_of_others(env_id, settings))
-    spec = gym_spec(env_id, env, own)
-    close_env(env_id, env)
+    try:
+        own, _ = with_mask(env_id, env, settings)
+        spec = gym_spec(env_id, env, own)
+    finally:
+        close_env(env_id, env)
     groups: list[Group] = []
     for part, own_seeds, size in zip(parts, seeds, sizes, strict=True):
         made = [
