@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_runs import SEEDS, made_runs
+from made_runs import SEEDS, made_runs, row_of
 
 pytest.importorskip("starlette", reason="needs the extra dashboard")
 from starlette.testclient import TestClient
@@ -509,6 +509,120 @@ def test_one_learner_is_one_node(made: Path) -> None:
     assert (len(told["nodes"]), told["edges"]) == (1, [])
 
 
+def without_the_first(folder: Path, left_at: float) -> None:
+    """Let learner 0 of a run leave, as on a cluster, and learner 1 tell of the run from then on."""
+    of_the_run: dict[str, Any] = {}
+
+    def later(row: dict[str, Any]) -> bool:
+        if row["time_s"] < left_at:
+            own = row_of(0, 1, np.random.default_rng(0), 4).keys()
+            if row["learner"] == 0:
+                of_the_run.update({x: y for x, y in row.items() if x not in own})
+        elif row["learner"] == 1:
+            row |= {
+                **of_the_run,
+                "return_mean_100": row["time_s"],
+                "topology/disagreement_of_1": 7.5,
+            }
+        return row["time_s"] < left_at or row["learner"] > 0
+
+    changed_rows(folder, later)
+
+
+def test_a_run_goes_on_where_its_first_learner_has_left(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 60, learners=4)
+    run = str(folder.relative_to(tmp_path))
+    without_the_first(folder, 30.0)
+    newest = [row["time_s"] for row in rows_of(tmp_path, run) if row["learner"] == 1][-1]
+    told = ask(tmp_path, "/api/series", run=run, metric="return_mean_100", x="seconds")
+    assert (told["x"][-1], told["y"][-1]) == (newest, newest)
+    assert len(told["x"]) == len(set(told["x"]))
+    told = ask(tmp_path, "/api/series", run=run, metric="learner/loss", x="seconds")
+    rows = [row for row in rows_of(tmp_path, run) if "episodes" in row]
+    assert told["y"] == pytest.approx([row["learner/loss"] for row in rows])
+    nodes = ask(tmp_path, "/api/graph", run=run)["nodes"]
+    assert nodes[1]["disagreement"] == 7.5
+    (folder / "summary.json").unlink()
+    (listed_run,) = ask(tmp_path, "/api/runs")["runs"]
+    assert listed_run["mean_return"] == newest
+
+
+def test_evaluations_of_learners_on_their_own_are_one_line(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 5, learners=3)
+    rows = [(0, 10.0), (1, 20.0), (0, 30.0), (2, 40.0), (1, 50.0)]
+    with (folder / "evaluation.jsonl").open("w") as file:
+        for i, (rank, mean) in enumerate(rows):
+            row = {"env_steps": i, "mean": mean, "learner": rank, "confirmation": False}
+            file.write(json.dumps(row) + "\n")
+    query = {
+        "run": str(folder.relative_to(tmp_path)),
+        "metric": "evaluation/mean",
+        "x": "env_steps",
+    }
+    assert ask(tmp_path, "/api/series", **query)["y"] == [10, 15, 25, 30, 40]
+    assert ask(tmp_path, "/api/series", **query, learner=1)["y"] == [20, 50]
+
+
+def test_events_are_told_by_the_clock_of_the_run_s_machine(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 60, learners=4)
+    meta = json.loads((folder / "meta.json").read_text())
+    away = time.localtime().tm_gmtoff + 5 * 3600
+    meta["sessions"][0] |= {"time_unix": 1_790_000_000.0, "utc_offset_s": away}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(1_790_000_000.0 + 20 + away))
+    (folder / "log.txt").write_text(f"{stamp} Learner 3 died (signal 9) and was restarted\n")
+    (event,) = ask(tmp_path, "/api/graph", run=str(folder.relative_to(tmp_path)))["events"]
+    assert event["seconds"] == pytest.approx(20.0)
+
+
+def test_sessions_of_older_runs_are_known_by_their_older_name(root: Path) -> None:
+    run = ids(root)[0]
+    meta = json.loads((root / run / "meta.json").read_text())
+    meta["sittings"] = meta.pop("sessions")
+    (root / run / "meta.json").write_text(json.dumps(meta))
+    told = ask(root, "/api/series", run=run, metric="learner/loss", x="time")
+    assert told["x"][0] > meta["started_unix"] - 1
+    assert ask(root, "/api/run", run=run)["machine"]["sessions"] == 1
+
+
+def test_a_limit_of_time_is_told(root: Path) -> None:
+    run = ids(root)[0]
+    config = json.loads((root / run / "config.json").read_text())
+    (root / run / "config.json").write_text(json.dumps({**config, "stop_after_seconds": 600.0}))
+    told = {x["id"]: x["stop_after_seconds"] for x in ask(root, "/api/runs")["runs"]}
+    assert told.pop(run) == 600.0
+    assert set(told.values()) == {0.0}
+
+
+def test_a_group_of_one_run_keeps_its_extremes(root: Path) -> None:
+    run = ids(root)[0]
+
+    def peak(row: dict[str, Any]) -> bool:
+        row["learner/loss"] = 1e6 if row["version"] == 20 else 1.0
+        return True
+
+    changed_rows(root / run, peak)
+    (one,) = curves(root, [run], metric="learner%2Floss", x="updates", statistic="mean", points=4)
+    assert max(one["high"]) == 1e6
+    assert min(one["low"]) == 1.0
+    assert max(one["y"]) < 2e5
+
+
+def test_each_run_s_table_has_every_row(root: Path) -> None:
+    run = ids(root)[0]
+    row = rows_of(root, run)[0]
+    with (root / run / "metrics.jsonl").open("w") as file:
+        for i in range(2_000):
+            file.write(json.dumps({**row, "time_s": i / 4, "learner/loss": float(i)}) + "\n")
+    query = f"runs={joined([run])}&metric=learner%2Floss&x=time"
+    table = list(csv.DictReader(io.StringIO(client(root).get(f"/api/export.csv?{query}").text)))
+    assert [float(x["value"]) for x in table] == list(range(2_000))
+    clock = [float(x["time"]) for x in table]
+    assert np.diff(clock) == pytest.approx(0.25, abs=1e-3), "not whole seconds"
+    query += "&points=10"
+    assert len(client(root).get(f"/api/export.csv?{query}").text.splitlines()) == 11
+
+
 def test_the_table_has_what_the_chart_shows(made: Path) -> None:
     runs = ids(made)[:2]
     query = f"runs={joined(runs)}&metric={joined(['learner/loss', 'return_mean_100'])}&x=updates"
@@ -529,6 +643,7 @@ def test_a_group_of_one_run_has_a_table_without_bounds(made: Path) -> None:
     table = list(csv.DictReader(io.StringIO(answer.text)))
     assert len(table) == ROWS
     assert "nan" not in answer.text.lower()
+    assert {x["low"] + x["high"] for x in table} == {""}
     own = [float(x["value"]) for x in table]
     assert own == pytest.approx([row["learner/loss"] for row in rows_of(made, run)])
 

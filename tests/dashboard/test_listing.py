@@ -79,7 +79,8 @@ def test_a_run_that_goes_while_it_is_looked_at_is_told_of(tmp_path: Path) -> Non
         # Where learners mix, their average is the run's policy; single ones are evaluated in between.
         (2, [("average", 10.0, False), *[(1, 20.0, False)] * 3], 10.0),
         (2, [("average", 10.0, False), (1, 20.0, False), ("average", 30.0, True)], 10.0),
-        (2, [(0, 10.0, False), (1, 20.0, False)], 20.0),
+        # Those that never mix are told as the mean of each one's last.
+        (2, [(0, 4.0, False), (1, 20.0, False), (0, 10.0, False)], 15.0),
         (1, [(0, 10.0, False), (0, 20.0, False)], 20.0),
     ],
 )

@@ -167,6 +167,20 @@ def test_what_is_never_reached_and_what_nobody_tells(tmp_path: Path) -> None:
     assert found["best"] == [1], "equal by the first, better by the second"
 
 
+def test_a_million_steps_are_not_never(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, objective=["steps_to_score"], score=100.0)
+    for number, steps in enumerate((3_000_000, 1_200_000, 2_000_000)):
+        (run,) = add_trial(sweep, number, [150.0])
+        with (run / "episodes.jsonl").open("w") as file:
+            for i in range(100):
+                row = {"env_steps": steps - 99 + i, "time_s": 1.0, "return": 150.0, "length": 10}
+                file.write(json.dumps({**row, "learner": 0}) + "\n")
+    found = told(client(tmp_path), "sweeps/rates")
+    assert [x["values"] for x in found["trials"]] == [[3_000_000], [1_200_000], [2_000_000]]
+    assert found["trials"][1]["shown"] == ["1,200,000"]
+    assert found["best"] == [1]
+
+
 def test_trials_left_out_and_importances_are_those_of_the_results(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path)
     add_trial(sweep, 0, [1.0])

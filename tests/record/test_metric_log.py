@@ -102,13 +102,19 @@ def test_reading_what_is_not_there(tmp_path: Path) -> None:
 def test_the_last_row_of_a_long_file_is_found_in_its_tail(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
     path.write_text("".join(f'{{"i": {i}}}\n' for i in range(1000)))
-    assert last_row(path, max_bytes=64) == {"i": 999}
+    assert last_row(path) == {"i": 999}
 
 
 def test_the_last_row_is_one_that_tells_of_the_run(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"learner": 0, "i": 1}\n{"learner": 1, "i": 2}\n{"learner": 2, "i": 3}\n')
     assert last_row(path) == {"learner": 0, "i": 1}
+    with path.open("a") as file:
+        file.writelines(f'{{"learner": {i % 500 + 1}, "i": 3}}\n' for i in range(20_000))
+    assert last_row(path) == {"learner": 0, "i": 1}, "however many others tell of themselves"
+    with path.open("a") as file:  # on a cluster the first may have left
+        file.write('{"learner": 1, "episodes": 7, "i": 4}\n{"learner": 2, "i": 5}\n')
+    assert last_row(path) == {"learner": 1, "episodes": 7, "i": 4}
 
 
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:

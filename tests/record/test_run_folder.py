@@ -16,7 +16,7 @@ import pytest
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record import folder as folder_module
-from gossamer.record.folder import RunFolder
+from gossamer.record.folder import RunFolder, never_learnt
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog, read_rows
 from gossamer.record.readers import FolderReader
 from gossamer.record.runs import find_runs
@@ -98,6 +98,37 @@ def test_a_folder_that_holds_a_run_is_refused_and_kept(tmp_path: Path, name: str
     with pytest.raises(ConfigError, match=r"already holds a run; continue it with --resume"):
         RunFolder.create(str(tmp_path), **NAMES)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_run_that_was_ended_before_it_learnt_anything_begins_anew(tmp_path: Path) -> None:
+    """As by a cluster that had no place for it: the command that began it does so again."""
+    folder = RunFolder.create(str(tmp_path / "run"), **NAMES)
+    folder.write_start({"seed": 1}, {}, [])
+    folder.log("making 4 environments")
+    (folder.path / "metrics.jsonl").touch()
+    (folder.path / "mine.txt").write_text("kept")
+    with pytest.raises(ConfigError, match="is in use by process"):
+        RunFolder.create(str(tmp_path / "run"), **NAMES)
+    folder.unlock()
+    assert never_learnt(folder.path)
+    anew = RunFolder.create(str(tmp_path / "run"), **NAMES)
+    assert {x.name for x in anew.path.iterdir()} == {".lock", ".members", "mine.txt"}
+    anew.write_start({"seed": 2}, {}, [])
+    (anew.path / "metrics.jsonl").write_text('{"env_steps": 1}\n')
+    anew.unlock()
+    assert not never_learnt(anew.path), "somebody may have removed its checkpoints"
+    with pytest.raises(ConfigError, match="already holds a run"):
+        RunFolder.create(str(tmp_path / "run"), **NAMES)
+
+
+@pytest.mark.parametrize("name", ["videos", "checkpoints", "monitor"])
+def test_a_link_in_place_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
+    folder = RunFolder.create(str(tmp_path / "run"), **NAMES)
+    folder.unlock()
+    (tmp_path / "elsewhere").mkdir()
+    (folder.path / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=f"{name} is a link"):
+        folder.lock()
 
 
 def test_a_path_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:

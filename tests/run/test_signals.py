@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -107,6 +108,14 @@ def test_resuming_a_finished_run_makes_nothing(
         assert cli.main(["train", "--resume", str(folder), f"--total-env-steps={steps}"]) == 0
         assert "is finished (done: total_env_steps reached)" in capsys.readouterr().out
     assert summary_of(folder)["env_steps"] == steps
+    told = summary_of(folder)  # as if the last evaluation had failed
+    failed = {"exit": {"kind": "failed", "cause": "no memory"}, "exit_reason": "failed: no memory"}
+    (folder / "summary.json").write_text(json.dumps(told | failed))
+    assert cli.main(["train", "--resume", str(folder), f"--total-env-steps={steps}"]) == 0
+    assert "is finished (done: total_env_steps reached)" in capsys.readouterr().out
+    assert summary_of(folder)["exit"] == told["exit"]
+    assert cli.main(["train", "--resume", str(folder), "--total-env-steps=1"]) == 0
+    assert f"--total-env-steps {2 * steps:_}" in capsys.readouterr().out
     assert (folder / "config.json").read_bytes() == before
     half = summary_of(folder)["seconds"] / 2
     assert cli.main(["train", "--resume", str(folder), f"--stop-after-seconds={half:.4f}"]) == 0

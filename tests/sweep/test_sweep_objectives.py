@@ -11,7 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.record.objectives import NEVER, Judge, Point, area, curve, evaluations, measure
+from gossamer.record.objectives import (
+    MAX_SEEDS,
+    NEVER,
+    Judge,
+    Point,
+    area,
+    curve,
+    evaluations,
+    is_never,
+    measure,
+    shown_value,
+)
 from gossamer.sweep.space import Choices, Range
 from gossamer.sweep.statistics import importance, importances, interval, ranks
 
@@ -84,6 +95,16 @@ def test_a_score_counts_once_there_are_100_episodes(tmp_path: Path) -> None:
     assert steps == 10 * (first + 1)
     assert measure(run, "seconds_to_score", score=475) == 0.5 * (first + 1)
     assert measure(run, "seconds_to_score", score=1e6) == NEVER
+
+
+def test_never_is_no_great_number_of_steps() -> None:
+    """A mean over as many seeds as a trial may have tells if one of them never got there."""
+    for seeds in (1, 3, MAX_SEEDS):
+        assert is_never("steps_to_score", (NEVER + (seeds - 1) * 100.0) / seeds)
+        assert shown_value("seconds_to_score", NEVER / seeds) == "never"
+    assert not is_never("steps_to_score", 1e11)
+    assert not is_never("return", NEVER)
+    assert shown_value("steps_to_score", 3_456_789.0) == "3,456,789"
 
 
 def test_what_files_do_not_tell_is_none(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from sessions import Session
 
 from gossamer import cli
 from gossamer.config import resolve
+from gossamer.record.files import take_lock
 from gossamer.sweep.file import read_sweep
 from gossamer.sweep.local_site import make_room
 from gossamer.sweep.report import write_presets
@@ -233,6 +235,26 @@ def test_wrong_seeds_are_one_line(words: list[str], told: str, here: Path, capsy
     assert told in err
     assert err.count("\n") == 1
     assert list(here.iterdir()) == []
+
+
+def test_a_second_command_leaves_seeds_that_train_to_the_first(here: Path, capsys: Any) -> None:
+    words = [
+        "train",
+        "CartPole-v1",
+        "--seeds",
+        "1",
+        "--total-env-steps",
+        "600",
+        "--run-folder",
+        "mine",
+    ]
+    Path("mine").mkdir()
+    lock = take_lock(Path("mine/.lock"), fcntl.LOCK_EX, patience_seconds=0.0)
+    assert lock is not None
+    assert cli.main(words) == 2
+    assert "another gossamer train --seeds works in mine" in capsys.readouterr().err
+    assert [x.name for x in Path("mine").iterdir()] == [".lock"]
+    os.close(lock)
 
 
 def test_seeds_leave_a_folder_alone_that_holds_anything_else(tmp_path: Path, capsys: Any) -> None:

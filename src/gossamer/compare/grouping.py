@@ -80,7 +80,7 @@ def group_by_settings(
         names = tuple(dict.fromkeys(_setting(word, known) for word in by))
     else:
         names = _telling(runs, differing, chosen)
-    keys = [tuple(_key(settings, name) for name in names) for settings in runs]
+    keys = [tuple(value_key(settings, name) for name in names) for settings in runs]
     order = sorted({*keys}, key=lambda key: [_sort(value) for value in key])
     members = tuple(tuple(i for i, key in enumerate(keys) if key == group) for group in order)
     values = tuple({name: shown(runs[found[0]], name) for name in names} for found in members)
@@ -120,7 +120,7 @@ def _differing(runs: Sequence[Settings], known: Iterable[str]) -> list[str]:
         name
         for name in known
         if sets_apart(name)
-        and any(len({_key(x, name) for x in held}) > 1 for held in by_env.values())
+        and any(len({value_key(x, name) for x in held}) > 1 for held in by_env.values())
     ]
 
 
@@ -132,7 +132,8 @@ def _telling(
 
     def parts(names: Sequence[str]) -> int:
         keys = (
-            (env, *(_key(x, name) for name in names)) for env, x in zip(envs, runs, strict=True)
+            (env, *(value_key(x, name) for name in names))
+            for env, x in zip(envs, runs, strict=True)
         )
         return len({*keys})
 
@@ -171,8 +172,8 @@ def _setting(word: str, known: Collection[str]) -> str:
     raise ConfigError(f"--by {clipped(word)}: no run has a setting of that name; {hint}")
 
 
-def _key(settings: Settings, name: str) -> str:
-    # What JSON tells apart is different, but not 1 and 1.0, nor one value for all learners and a list of it.
+def value_key(settings: Settings, name: str) -> str:
+    """Return what tells values of a setting apart: not 1 and 1.0, nor one value for all learners and a list of it."""
     if name not in settings:
         return ""
     value = settings[name]

@@ -17,7 +17,7 @@ from gossamer.errors import ConfigError
 from gossamer.record.exits import state_of
 from gossamer.record.metrics import MAX_ROW_BYTES
 from gossamer.record.objectives import evaluations_of_policy
-from gossamer.record.readers import FolderReader, settings_in, table_in
+from gossamer.record.readers import FolderReader, sessions_in, settings_in, table_in
 from gossamer.system.reading import LARGEST, clipped, visible
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _last_evaluation(files: Reader, env_steps: float) -> Evaluation | None:
 def _machine(meta: dict[str, Any]) -> str:
     """Return the processor of the last session, and how many cores it could use."""
     try:
-        machine = meta["sessions"][-1]["machine"]
+        machine = sessions_in(meta)[-1]["machine"]
         cores = machine["cores"]
         return _text(f"{machine['processor']}, {cores} core{'s' * (cores != 1)}")
     except (KeyError, IndexError, TypeError):

@@ -390,7 +390,9 @@ def _without_copies(group: _Group, notes: list[str]) -> _Group:
             settings = {x: y for x, y in run.settings.items() if sets_apart(x)}
             told = json.dumps(settings, sort_keys=True)
             key = (run.seed, run.score(group.source), run.env_steps, told)
-            if run.seed != "-" and key in seen:
+            if run.seed == "-":  # nobody knows whether it is the same one
+                key = (run.name,)
+            elif key in seen:
                 notes.append(
                     f"{run.name} is the same experiment as {seen[key].name} (seed {run.seed}, equal results); it counts once"
                 )

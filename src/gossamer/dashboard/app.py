@@ -322,6 +322,8 @@ class Dashboard:
                 for line in missing:
                     table.writerow([_cell(metric), _cell(line), 0, *[""] * 5])
                 for one in found:
+                    if one["n"] < 2:  # extremes are no interval
+                        one |= dict.fromkeys(("low", "high"), np.full(len(one["x"]), np.nan))
                     points = (one[x] for x in ("x", "y", "low", "high", "counts"))
                     for row in zip(*points, strict=True):
                         cells = [_cell(metric), _cell(one["label"]), one["n"], *map(_cell, row)]
@@ -336,7 +338,8 @@ class Dashboard:
                 # Evaluations are of the run's policy, whichever learner's rows stand beside them.
                 whose = None if metric.startswith("evaluation/") else learner
                 raw = read_series(self.root, self.columns, run, metric, axis, whose, wait=True)
-                found = thin(raw.x, raw.y, _points(request))
+                thinned = "points" in request.query_params
+                found = thin(raw.x, raw.y, _points(request) if thinned else max(len(raw.x), 1))
                 low, high = (found.y if x is None else x for x in (found.low, found.high))
                 for row in zip(found.x, found.y, low, high, strict=True):
                     table.writerow([_cell(metric), _cell(run), *map(_cell, row)])
@@ -574,7 +577,7 @@ def _cell(value: Any) -> str:
     """Return a cell of a CSV file, empty for no number; a text that a spreadsheet would compute is kept a text."""
     if isinstance(value, str):
         return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
-    return f"{value:.10g}" if math.isfinite(value) else ""
+    return f"{value:.13g}" if math.isfinite(value) else ""
 
 
 def _json(content: Any) -> Response:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.compare.grouping import sets_apart
+from gossamer.compare.grouping import sets_apart, value_key
 from gossamer.dashboard.listing import differing
 from gossamer.dashboard.series import read_series
 from gossamer.dashboard.statistics import FEWEST, curve
@@ -55,10 +55,11 @@ def group(settings: Mapping[str, dict[str, Any]], by: Sequence[str] | None = Non
     names = differing(list(settings.values())) if by is None else list(by)
     if by is None:
         names = [name for name in names if name == "env_id" or sets_apart(name)]
-    found: dict[str, Group] = {}
+    found: dict[tuple[str, ...], Group] = {}
     for run, own in settings.items():
         key = {name: own.get(name) for name in names}
-        found.setdefault(repr(key), Group(key)).runs.append(run)
+        same = tuple(value_key(own, name) for name in names)
+        found.setdefault(same, Group(key)).runs.append(run)
     return list(found.values())
 
 
@@ -111,8 +112,11 @@ def curves(
             entry |= {"x": found.x, "y": found.y, "low": found.low, "high": found.high}
             entry["counts"] = found.counts
         else:
-            x, y = there[0] if there else (np.empty(0), np.empty(0))
-            entry |= {"x": x, "y": y, "low": y, "high": y, "counts": np.ones(len(x), dtype=int)}
+            one_run = next((found for found in series if len(found.x)), series[0])
+            # Of a run alone they are the extremes of the rows behind a point.
+            low, high = (one_run.y if x is None else x for x in (one_run.low, one_run.high))
+            entry |= {"x": one_run.x, "y": one_run.y, "low": low, "high": high}
+            entry["counts"] = np.ones(len(one_run.x), dtype=int)
         told.append(entry)
     return told
 

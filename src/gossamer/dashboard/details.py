@@ -11,6 +11,7 @@ from gossamer.dashboard.limits import limits
 from gossamer.dashboard.listing import TAIL_BYTES, env_steps_of
 from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
+from gossamer.record.readers import sessions_in
 from gossamer.record.runs import VIDEOS
 from gossamer.system.reading import listed, mapping, number, whole
 
@@ -37,7 +38,7 @@ def details(files: RunFiles, run: ListedRun) -> dict[str, Any]:
         run: as the listing tells it.
     """
     config, meta = files.json("config.json"), files.json("meta.json")
-    sessions = listed(meta.get("sessions"))
+    sessions = sessions_in(meta)
     session = mapping(sessions[-1]) if sessions else {}
     machine = mapping(session.get("machine"))
     return {
@@ -92,7 +93,7 @@ def _name_of(part: Mapping[str, Any]) -> str:
 
 def machine_of(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the last session tells of its machine, without what is not known."""
-    sessions = listed(meta.get("sessions"))
+    sessions = sessions_in(meta)
     session = mapping(sessions[-1]) if sessions else {}
     told = {
         **mapping(session.get("machine")),

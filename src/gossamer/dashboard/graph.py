@@ -5,6 +5,7 @@ Rows are found by time in the file itself, which is sorted by it, so that a slid
 
 from __future__ import annotations
 
+import calendar
 import math
 import os
 import re
@@ -18,7 +19,7 @@ from gossamer.dashboard.extremes import APART, LINK, OF_THE_RUN, OWN, RETURN
 from gossamer.dashboard.series import run_seconds, sessions_of
 from gossamer.dashboard.values import word
 from gossamer.record.files import LOCK
-from gossamer.record.metrics import parse_row
+from gossamer.record.metrics import parse_row, tells_of_run
 from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:
@@ -118,7 +119,10 @@ def log_events(files: RunFiles, sessions: Sequence[Session]) -> list[dict[str, A
         if not _EVENT.search(text) or _PLAIN.search(text):
             continue
         try:
-            unix = time.mktime(time.strptime(stamp, "%Y-%m-%d %H:%M:%S"))
+            told = time.strptime(stamp, "%Y-%m-%d %H:%M:%S")
+            # It is the clock of the run's machine, which may be in another time zone.
+            offset = sessions[-1].utc_offset
+            unix = time.mktime(told) if offset is None else calendar.timegm(told) - offset
         except (ValueError, OverflowError):
             continue
         rank = _RANK.search(text)
@@ -246,7 +250,10 @@ def _nodes(
     since = -math.inf if live is None else math.inf if started is None else live.seconds_before
     died = _died(events, size)
     died_since = _died([event for event in events if event["seconds"] > since], size)
-    apart = rows[min(rows)].row if rows else {}
+    newest_first = sorted(
+        (x.row for x in rows.values()), key=lambda row: -(number(row.get("time_s")) or 0.0)
+    )
+    apart = next(filter(tells_of_run, newest_first), {})
     times = {rank: number(told.row.get("time_s")) for rank, told in rows.items()}
     newest = max((x for x in times.values() if x is not None), default=0.0)
     nodes: list[dict[str, Any]] = []

@@ -13,9 +13,10 @@ from gossamer.dashboard.values import flat, word
 from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.files import LOCK
-from gossamer.record.metrics import parse_row
+from gossamer.record.metrics import LAST_BYTES, parse_row, tells_of_run
 from gossamer.record.objectives import WINDOW
-from gossamer.system.reading import listed, mapping, number, whole
+from gossamer.record.readers import sessions_in
+from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -178,10 +179,10 @@ def last_rows(
 
 
 def _newest(files: RunFiles) -> dict[str, Any]:
-    """Return the newest row of the first learner, which tells of the run; empty without one."""
-    for num_bytes in TAIL_BYTES:
+    """Return the newest row that tells of the run; empty without one."""
+    for num_bytes in (*TAIL_BYTES, LAST_BYTES[-1]):
         for row in last_rows(files, num_bytes):
-            if not row.get("learner") or "return_mean_100" in row:
+            if tells_of_run(row):
                 return row
     return {}
 
@@ -212,7 +213,7 @@ def _read(
         state, problem = "empty", "it ended before it had learnt anything, and says not why"
     env_steps = told("env_steps", "env_steps")
     seconds, total = told("seconds", "time_s"), number(config.get("total_env_steps"))
-    sessions = listed(meta.get("sessions"))
+    sessions = sessions_in(meta)
     about, name = read_about(files), _name(run, root_name)
     made: ListedRun = {
         "id": run,
@@ -237,6 +238,7 @@ def _read(
         ),
         "env_steps": env_steps,
         "total_env_steps": total,
+        "stop_after_seconds": number(config.get("stop_after_seconds")),
         "mean_return": told("mean_return_last_100", "return_mean_100"),
         "mean_return_episodes": _episodes_of_mean(files, row, ended=bool(begins)),
         "best_evaluation": best,
@@ -322,9 +324,9 @@ def _progress(
 
 
 def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
-    """Return the score of the run's policy: where learners mix, their average's, not that of one learner in between."""
+    """Return the score of the run's policy: where learners mix, their average's; of others the mean of each one's last."""
     several = (whole(config.get("num_learners")) or 1) > 1
-    found: float | None = None
+    found: dict[str, float] = {}
     for num_bytes in TAIL_BYTES if several else TAIL_BYTES[:1]:
         for row in last_rows(files, num_bytes, "evaluation.jsonl"):
             mean = number(row.get("mean"))
@@ -332,8 +334,8 @@ def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
                 continue
             if not several or row.get("learner") == "average":
                 return mean
-            found = mean if found is None else found
-    return found
+            found.setdefault(str(row.get("learner")), mean)
+    return sum(found.values()) / len(found) if found else None
 
 
 def _where(session: dict[str, Any], row: dict[str, Any]) -> str:

@@ -10,7 +10,8 @@ from gossamer.dashboard.columns import AVERAGE, LEARNER
 from gossamer.dashboard.listing import TAIL_BYTES
 from gossamer.dashboard.values import word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
-from gossamer.system.reading import listed, mapping, number, whole
+from gossamer.record.readers import sessions_in
+from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +30,8 @@ OTHERS = {
 }
 """Series that are not in metrics.jsonl: their file, column, unit and meaning."""
 HEAD_BYTES = 64 << 10
+TELLS = "episodes"
+"""Column of rows that tell of the run beside their own learner."""
 NOT_SHOWN = {LEARNER, "time_s"}
 """Columns that are axes of every chart and metrics of none."""
 
@@ -107,9 +110,17 @@ def read_series(
     if learner is not None:
         keep &= ranks == learner
     elif metric == EVALUATION:
-        keep &= (ranks == AVERAGE) if np.any(ranks[keep] == AVERAGE) else True
-    elif metric not in OTHERS and np.any(keep):
-        keep &= ranks == ranks[keep].min()
+        if np.any(ranks[keep] == AVERAGE):
+            keep &= ranks == AVERAGE
+        else:  # learners on their own: the mean of each one's last
+            y = y.copy()
+            y[keep] = _means_of_last(ranks[keep], y[keep])
+    elif metric not in OTHERS and len(np.unique(ranks[keep])) > 1:
+        # The first learner that had a place then; on a cluster another one when the first has left.
+        table = columns.read(run, file, [*names, TELLS], wait=wait)
+        ranks, y, x = (table.columns[name] for name in (LEARNER, column, key))
+        keep, tells = np.isfinite(y), np.isfinite(table.columns[TELLS])
+        keep &= tells if np.any(keep & tells) else ranks == ranks[keep].min(initial=np.inf)
     x, y = x[keep], y[keep]
     if axis == "time":
         try:
@@ -120,31 +131,49 @@ def read_series(
     return Raw(x, y, table.exact)
 
 
+def _means_of_last(ranks: Numbers, y: Numbers) -> Numbers:
+    """Return for every row the mean of the newest values of all learners up to it."""
+    last: dict[float, float] = {}
+    found = np.empty_like(y)
+    for i, (rank, value) in enumerate(zip(ranks.tolist(), y.tolist(), strict=True)):
+        last[rank] = value
+        found[i] = sum(last.values()) / len(last)
+    return found
+
+
 class Session(NamedTuple):
     """One command of a run: when it was started, and seconds of the run before."""
 
     began: float
     seconds_before: float
+    utc_offset: float | None = None
+    """Seconds by which its clock, that of log.txt, is ahead of UTC; None: not known."""
 
 
 def sessions_of(files: RunFiles) -> list[Session]:
     """Return a run's sessions, at least one, ascending."""
     found: list[Session] = []
-    for entry in map(mapping, listed(files.json("meta.json").get("sessions"))):
+    for entry in map(mapping, sessions_in(files.json("meta.json"))):
         began = number(entry.get("time_unix"))
         before = number(entry.get("seconds_before"))
         if began is None:
             continue
         if before is None:  # an older run: as if each session had lasted until the next began
             before = found[-1].seconds_before + began - found[-1].began if found else 0.0
-        found.append(Session(began, before))
+        found.append(Session(began, before, number(entry.get("utc_offset_s"))))
     return sorted(found, key=lambda x: x.seconds_before) or [Session(0.0, 0.0)]
 
 
 def unix_seconds(sessions: list[Session], seconds: Numbers) -> Numbers:
     """Return the Unix times of a run's seconds, which stand still between two sessions."""
-    before = np.array([x.seconds_before for x in sessions])
-    began = np.array([x.began for x in sessions])
+    kept: list[Session] = []
+    for session in sorted(sessions, key=lambda x: x.began):
+        # One that went back behind the beginning of another has taken its place.
+        while kept and kept[-1].seconds_before > session.seconds_before:
+            kept.pop()
+        kept.append(session)
+    before = np.array([x.seconds_before for x in kept])
+    began = np.array([x.began for x in kept])
     which = np.maximum(np.searchsorted(before, seconds, side="right") - 1, 0)
     return began[which] + seconds - before[which]
 

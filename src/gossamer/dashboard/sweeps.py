@@ -22,7 +22,7 @@ from gossamer.dashboard.sweep_files import (
     trials_there,
 )
 from gossamer.dashboard.values import word
-from gossamer.record.objectives import GREATER_IS_BETTER, NEVER, Judge, shown_value
+from gossamer.record.objectives import GREATER_IS_BETTER, Judge, is_never, shown_value
 from gossamer.system.reading import number, whole
 
 if TYPE_CHECKING:
@@ -94,6 +94,9 @@ class Sweeps:
                 worth = [x.values for x in done.values()]
                 trials.append(_trial(trial, record, own, worth, plan, live=live))
             self._remembered[sweep] = now
+            best = _best(trials, now.judge)
+            for told in trials:
+                told["values"] = _reached(told["values"], plan.objectives)
             trials += refused_trials(results, there)
             return {
                 **self._head(sweep, plan, len(there)),
@@ -104,7 +107,7 @@ class Sweeps:
                 "settings": axes(plan, [x.chosen for x in now.records.values()]),
                 "trials": trials,
                 "more": max(len(there) - MAX_TRIALS, 0),
-                "best": _best(trials, now.judge),
+                "best": best,
                 **importances(results, plan.objectives),
                 "again": plan.command(self._root.path / sweep),
             }
@@ -197,7 +200,7 @@ def _trial(
         "state": state,
         "reason": reason,
         "settings": record.told,
-        "values": _reached(values, goals),
+        "values": values,
         "shown": [shown_value(x, y) for x, y in zip(goals, values, strict=True)],
         "of_seeds": [_reached(own, goals) for own in worth],
         "runs": [{x: run[x] for x in ("id", "seed", "state")} for run in runs],
@@ -211,15 +214,13 @@ def _trial(
 def _best(trials: Sequence[Mapping[str, Any]], judge: Judge) -> list[int]:
     """Return the best trial; with two objectives those that no other one beats."""
     done = [x for x in trials if x["state"] == "done"]
-    values = [tuple(NEVER if y is None else y for y in x["values"]) for x in done]
-    return [done[i]["trial"] for i in judge.best(values)]
+    return [done[i]["trial"] for i in judge.best([tuple(x["values"]) for x in done])]
 
 
 def _reached(values: Sequence[float | None], goals: Iterable[str]) -> list[float | None]:
     """Return values by objective as a chart has them: none for a score that was never reached."""
     return [
-        None if x is None or (x >= NEVER / 1e6 and not GREATER_IS_BETTER[goal]) else x
-        for x, goal in zip(values, goals, strict=True)
+        None if x is None or is_never(goal, x) else x for x, goal in zip(values, goals, strict=True)
     ]
 
 

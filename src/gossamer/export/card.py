@@ -91,6 +91,9 @@ def _playing(description: Mapping[str, Any]) -> list[str]:
     mask, info = description.get("mask", {}), "_"
     if mask.get("from") == "info":  # one in an observation is found there
         fed, info = f"{fed}, mask=info[{json.dumps(mask['key'])}]", "info"
+    ended = "bool(terminated[0] or truncated[0])" if several else "terminated or truncated"
+    stuck = environment.get("stuck_steps")  # without a reward, after which training cut an episode
+    counted = ["    quiet_steps = 0 if reward else quiet_steps + 1"] if stuck else []
     return [
         *imports,
         "from gossamer.export.hub import load_hub",
@@ -99,12 +102,14 @@ def _playing(description: Mapping[str, Any]) -> list[str]:
         f"env = {made}",
         f"obs, {info} = env.reset({'' if environment['make'].startswith('envpool.') else 'seed=1'})",
         "state, score, ended = None, 0.0, False",
+        *(["quiet_steps = 0"] if stuck else []),
         *(["reward = 0.0"] if "last_reward" in description["inputs"] else []),
         "while not ended:",
         f"    action, state = policy.act(obs, state{fed})",
         f"    obs, reward, terminated, truncated, {info} = env.step(action)",
         f"    score += float(reward{'[0]' if several else ''})",
-        f"    ended = {'bool(terminated[0] or truncated[0])' if several else 'terminated or truncated'}",
+        *counted,
+        f"    ended = {ended}{f' or quiet_steps == {stuck}' if stuck else ''}",
         "print(score)",
     ]
 

@@ -27,7 +27,7 @@ from gossamer.record.metrics import (
     plain,
     read_rows,
 )
-from gossamer.record.readers import FolderReader, json_in, settings_in
+from gossamer.record.readers import FolderReader, json_in, sessions_in, settings_in
 from gossamer.record.requests import take
 from gossamer.record.runs import find_run
 from gossamer.record.software import describe_machine, git_state, package_versions
@@ -54,7 +54,7 @@ _OWN_NAMES = (
     "mixing.json",
     "wandb.json",
 )
-_OWN_FOLDERS = ("monitor", "checkpoints", "tensorboard", "wandb")
+_OWN_FOLDERS = ("monitor", "checkpoints", "tensorboard", "videos", "wandb")
 
 
 class RunFolder:
@@ -110,10 +110,12 @@ class RunFolder:
                 f"name a new folder: --run-folder {quoted(f'{shown}/new')}"
             )
         try:
-            if not _holds_run(target):
+            if not _holds_run(target) or never_learnt(target):
                 _check_space(target)
                 folder._make(numbered=not path)
                 folder.lock()
+                if never_learnt(folder.path):
+                    folder._clear()
             # Asked again under the lock: another process may have been quicker.
             if _holds_run(folder.path):
                 raise ConfigError(
@@ -280,6 +282,7 @@ class RunFolder:
         session = {
             "time_unix": time.time() if began is None else began,
             "seconds_before": seconds_before,
+            "utc_offset_s": time.localtime().tm_gmtoff,
             "argv": list(argv),
             "process": os.getpid(),
             "versions": package_versions(),
@@ -297,9 +300,7 @@ class RunFolder:
     def _sessions(self) -> list[Any]:
         """Return the earlier sessions that meta.json tells of; none if it is damaged."""
         try:
-            meta = self.read_json("meta.json")
-            # Older runs call them sittings.
-            found = meta["sittings"] if "sittings" in meta else meta["sessions"]
+            found = sessions_in(self.read_json("meta.json"))
             began = [float(session["time_unix"]) for session in found]
         except (ConfigError, TypeError, KeyError, ValueError, OverflowError):
             return []
@@ -360,6 +361,12 @@ class RunFolder:
             if new != path.read_bytes():
                 write_bytes(path, new)
 
+    def _clear(self) -> None:
+        for name in (*_OWN_NAMES, *_ROW_FILES, "log.txt"):
+            (self.path / name).unlink(missing_ok=True)
+        for name in _OWN_FOLDERS:
+            shutil.rmtree(self.path / name, ignore_errors=True)
+
     def _make(self, *, numbered: bool) -> None:
         for parent in reversed(self.path.parents):
             if not parent.exists():
@@ -387,6 +394,16 @@ def _holds_run(path: Path) -> bool:
     # Stricter than is_run: these must not be overwritten, whoever wrote them.
     names = (*_OWN_NAMES, *_ROW_FILES, "checkpoints")
     return any((path / name).exists() for name in names)
+
+
+def never_learnt(path: Path) -> bool:
+    """Whether a folder holds a run that was ended before it learnt anything: there is nothing to continue, nor to lose."""
+    rows = (path / name for name in _ROW_FILES)
+    return (
+        (path / "meta.json").exists()
+        and not any((path / "checkpoints").glob("*"))
+        and not any(x.exists() and x.stat().st_size for x in rows)
+    )
 
 
 def file_name(text: str) -> str:

@@ -96,7 +96,10 @@ METRICS: Mapping[str, Metric] = {
         "1", "the minimised loss: the sum over valid rows, divided by the number of valid rows"
     ),
     "learner/policy_loss": Metric("1", "policy gradient term of the loss, unweighted"),
-    "learner/value_loss": Metric("return^2", "half the squared error of the value, unweighted"),
+    "learner/value_loss": Metric(
+        "return^2",
+        "half the squared error of the value, unweighted; with algorithm.value_norm, errors are in standard deviations",
+    ),
     "learner/entropy_nats": Metric("nats", "mean entropy of the policy"),
     "learner/entropy_nats/part": Metric(
         "nats",
@@ -465,18 +468,28 @@ def rows_of(file: BinaryIO) -> Iterator[dict[str, Any]]:
             yield row
 
 
-def last_row(path: Path, *, max_bytes: int = 65_536) -> dict[str, Any]:
-    """The newest whole row of learner 0, which tells of the run, among the last bytes; empty without one."""
-    try:
-        with open_plain(path) as file:
-            file.seek(max(0, file.seek(0, 2) - max_bytes))
-            lines = file.read().splitlines(keepends=True)
-    except (OSError, ValueError):
-        return {}
-    for line in reversed(lines):
-        row = parse_row(line)
-        if row is not None and not row.get("learner"):
-            return row
+LAST_BYTES = (1 << 16, 4 << 20)
+"""Of a file, for its newest row of the run; more where hundreds of learners tell of themselves."""
+
+
+def tells_of_run(row: Mapping[str, Any]) -> bool:
+    """Whether a learner's row tells of the run too: that of the first one which has a place, learner 0 but on a cluster."""
+    return not row.get("learner") or "episodes" in row
+
+
+def last_row(path: Path) -> dict[str, Any]:
+    """The newest whole row that tells of the run, among the last bytes; empty without one."""
+    for max_bytes in LAST_BYTES:
+        try:
+            with open_plain(path) as file:
+                file.seek(max(0, file.seek(0, 2) - max_bytes))
+                lines = file.read().splitlines(keepends=True)
+        except (OSError, ValueError):
+            return {}
+        for line in reversed(lines):
+            row = parse_row(line)
+            if row is not None and tells_of_run(row):
+                return row
     return {}
 
 

@@ -26,8 +26,10 @@ GREATER_IS_BETTER = {
     "seconds_to_score": False,
     "steps_to_score": False,
 }
-NEVER = 1e12
+NEVER = 1e15
 """Seconds or steps of a run that never reached the score: more than any other takes, and a number as optimisers want."""
+MAX_SEEDS = 1000
+"""Most seeds of a trial, so that the mean of its runs tells whether one of them never reached the score."""
 WINDOW = 100
 """Episodes behind a mean return, as in metrics.jsonl."""
 
@@ -100,9 +102,12 @@ def _reader(run: Path | Reader) -> Reader:
 
 
 def last_evaluation(run: Path | Reader) -> float | None:
-    """Return the mean of the last evaluation of a run's policy; None if there was none."""
-    means = [number(row.get("mean")) for row in evaluations_of_policy(run)]
-    return next((x for x in reversed(means) if x is not None), None)
+    """Return the mean of the last evaluation of a run's policy, of learners on their own the mean of theirs; None if there was none."""
+    last: dict[Any, float] = {}
+    for row in evaluations_of_policy(run):
+        if (mean := number(row.get("mean"))) is not None:
+            last[str(row.get("learner"))] = mean
+    return sum(last.values()) / len(last) if last else None
 
 
 def evaluations_of_policy(run: Path | Reader) -> list[dict[str, Any]]:
@@ -150,11 +155,16 @@ def measure(
     return reached.seconds if objective == "seconds_to_score" else reached.env_steps
 
 
+def is_never(objective: str, value: float) -> bool:
+    """Whether an objective's mean over seeds holds a run that never reached the score."""
+    return not GREATER_IS_BETTER[objective] and value >= NEVER / MAX_SEEDS
+
+
 def shown_value(objective: str, value: float | None) -> str:
     """Return an objective's mean over seeds in words."""
     if value is None:
         return "-"
-    if value >= NEVER / 1e6 and not GREATER_IS_BETTER[objective]:
+    if is_never(objective, value):
         return "never"
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
 

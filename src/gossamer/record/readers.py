@@ -7,10 +7,17 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 from gossamer.errors import ConfigError
 from gossamer.record.files import LOCK, is_locked
 from gossamer.record.metrics import rows_of
-from gossamer.system.reading import MAX_TEXT_BYTES, mapping, open_plain, parse_json, read_whole
+from gossamer.system.reading import (
+    MAX_TEXT_BYTES,
+    listed,
+    mapping,
+    open_plain,
+    parse_json,
+    read_whole,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 
@@ -74,6 +81,11 @@ def table_in(files: Reader, name: str, max_bytes: int = MAX_TEXT_BYTES) -> dict[
             return mapping(parse_json(read_whole(file, max_bytes)))
     except (OSError, ValueError):
         return {}
+
+
+def sessions_in(meta: Mapping[str, Any]) -> list[Any]:
+    """Return what meta.json tells of a run's sessions; older runs call them sittings."""
+    return listed(meta.get("sittings", meta.get("sessions")))
 
 
 def rows_in(files: Reader, name: str) -> Iterator[dict[str, Any]]:

@@ -10,10 +10,11 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from gossamer.machine import processor_name, visible_gpus
+from gossamer.machine import processor_name
 from gossamer.record.files import write_text
 from gossamer.record.origin import state_folder
 from gossamer.system.cores import num_cores, num_cpus
+from gossamer.system.gpus import visible_gpus
 from gossamer.system.reading import listed, mapping, parse_json, read_plain
 
 if TYPE_CHECKING:

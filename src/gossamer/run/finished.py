@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gossamer.record.checkpoint import CANDIDATE
+from gossamer.record.exits import exit_of
 from gossamer.record.readers import FolderReader, table_in
 from gossamer.record.window import Window
 from gossamer.run.stopping import end_of
@@ -41,7 +42,7 @@ def find_end(config: TrainConfig, folder: RunFolder, state: RunState) -> Finishe
     how = str(ended)
     if ended.cause == "stop_after_seconds":
         how += f" by its {summary['seconds']:.0f} s over all sessions"
-    limit = _raised(config, ended, summary["seconds"])
+    limit = _raised(config, ended, state.env_steps, summary["seconds"])
     told = (
         f"{folder.shown} is finished ({how}); to train it further: gossamer train --resume "
         f"{quoted(folder.shown)} {limit}"
@@ -68,8 +69,10 @@ def _reached(
     if ended is None:
         return None, {}
     summary = table_in(FolderReader(folder.path), "summary.json")
-    told = isinstance(summary.get("seconds"), int | float)
-    if not told or summary.get("updates") != updates:
+    told, before = isinstance(summary.get("seconds"), int | float), exit_of(summary)
+    # What failed or was stopped behind the last checkpoint, as an evaluation, is nothing that is left to do.
+    whole = before is not None and before.kind == "done"
+    if not told or not whole or summary.get("updates") != updates:
         (steps, seconds), store = record.paced, folder.checkpoints()
         summary = summary_of(
             env_steps=env_steps,
@@ -87,10 +90,10 @@ def _reached(
     return ended, summary
 
 
-def _raised(config: TrainConfig, ended: Exit, seconds: float) -> str:
-    """Return what to type so that a finished run, which has trained for so many seconds, goes on."""
+def _raised(config: TrainConfig, ended: Exit, env_steps: int, seconds: float) -> str:
+    """Return what to type so that a finished run, which has trained for so many env steps and seconds, goes on."""
     if ended.cause == "total_env_steps":
-        return f"--total-env-steps {2 * config.total_env_steps:_}"
+        return f"--total-env-steps {2 * max(config.total_env_steps, env_steps):_}"
     if ended.cause == "stop_after_seconds":
         return f"--stop-after-seconds {2 * max(config.stop_after_seconds, math.ceil(seconds)):g}"
     return "--stop-at-return none"

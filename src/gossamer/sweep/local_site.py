@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING
 
 from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import visible_gpus
 from gossamer.record.files import LOCK, is_locked, take_lock
 from gossamer.record.runs import is_run
 from gossamer.system.cores import can_pin, cpus_by_core, num_cores
+from gossamer.system.gpus import visible_gpus
 from gossamer.system.reading import read_plain
 
 if TYPE_CHECKING:

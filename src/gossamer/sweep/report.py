@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from gossamer.record.metrics import plain
-from gossamer.record.objectives import GREATER_IS_BETTER, NEVER, read_summary, shown_value
+from gossamer.record.objectives import is_never, read_summary, shown_value
 from gossamer.sweep.statistics import importances, interval
 from gossamer.sweep.trial import setting_in_words, settings_in_words
 from gossamer.system.tables import columns
@@ -72,8 +72,8 @@ def results(queue: TrialQueue, best: Sequence[Trial]) -> dict[str, Any]:
                 "trial": x.number,
                 "state": x.state,
                 "settings": x.chosen,
-                **{name: _finite(y) for name, y in zip(goals, x.values, strict=False)},
-                "of_seeds": [[_finite(y) for y in one] for one in x.of_seeds],
+                **_reached(goals, x.values),
+                "of_seeds": [list(_reached(goals, one).values()) for one in x.of_seeds],
                 "runs": [str(run.folder) for run in x.runs],
                 **({"reason": x.failure} if x.failure else {}),
             }
@@ -91,9 +91,10 @@ def results(queue: TrialQueue, best: Sequence[Trial]) -> dict[str, Any]:
     }
 
 
-def _finite(value: float) -> float | None:
-    """Return a value as JSON has it; a score that some run never reached is null."""
-    return None if value >= NEVER / 1e6 else plain(value)
+def _reached(goals: Sequence[str], values: Sequence[float]) -> dict[str, float | None]:
+    """Return values by objective as JSON has them; a score that some run never reached is null."""
+    pairs = zip(goals, values, strict=False)
+    return {name: None if is_never(name, x) else plain(x) for name, x in pairs}
 
 
 def report(
@@ -183,7 +184,7 @@ def _best(sweep: Sweep, best: Sequence[Trial], presets: Sequence[Path], done: in
 def _with_interval(name: str, trial: Trial, at: int) -> str:
     told = f"{name} {shown_value(name, trial.values[at])}"
     own = [one[at] for one in trial.of_seeds]
-    missing = 0 if GREATER_IS_BETTER[name] else sum(x >= NEVER for x in own)
+    missing = sum(is_never(name, x) for x in own)
     if missing:
         return f"{told} ({missing} of {len(own)} seeds never reached it)"
     bounds = interval(own)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import json
+import os
 import shlex
 import time
 from contextlib import closing
@@ -14,7 +16,7 @@ from gossamer.compare.command import compare
 from gossamer.config import to_dict
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.exits import exit_of
-from gossamer.record.files import write_text
+from gossamer.record.files import LOCK, take_lock, write_text
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.objectives import is_done, measure, read_summary, shown_value
@@ -70,6 +72,11 @@ def train_seeds(
     runs = [PlannedRun(f"seed {x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds]
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(folder / LOCK, fcntl.LOCK_EX, patience_seconds=0.5)
+        if lock is None:
+            raise ConfigError(
+                f"another gossamer train --seeds works in {folder}; wait for it, or stop it first"
+            )
         # First what says whose folder it is: one that holds anything else is refused.
         write_text(folder / MANIFEST, json.dumps(identity, indent=1) + "\n")
         write_text(folder / SETTINGS, as_preset(config, origin))
@@ -81,7 +88,7 @@ def train_seeds(
     site = LocalSite(config, jobs=1 if config.placement == "cluster" else 0, most=count)
     queue = Seeds(runs)
     title = f"{config.env_id}  {config.algorithm.name}  {count} seeds"
-    with closing(Board(title, head=queue.head)) as board:
+    with closing(Board(title, head=queue.head)) as board, os.fdopen(lock):
         board.say(f"{config.env_id}: {count} seeds, {site.jobs} at a time; folder {folder}")
         if done := sum(is_done(run.folder) for run in runs):
             anew = "" if config.run_folder else "; to train them anew, name a new --run-folder"
@@ -125,7 +132,7 @@ def _refuse_another(folder: Path, identity: Any) -> None:
             raise ConfigError(
                 f"--run-folder {folder} has runs below it, such as {found[0]}; name a new folder"
             )
-        if folder.is_dir() and any(folder.iterdir()):
+        if folder.is_dir() and any(x.name != LOCK for x in folder.iterdir()):
             raise ConfigError(
                 f"--run-folder {folder} is not empty, and --seeds has made nothing there; name a new folder"
             )

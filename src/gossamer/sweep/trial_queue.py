@@ -126,7 +126,7 @@ class TrialQueue(RunQueue):
         if self._study is not None and self.sweep.options.pruner != "none":
             for number in dict.fromkeys(self._trial_of[x.name].number for x in running):
                 trial = self.trials[number]
-                if trial.pruned or trial.values:
+                if trial.pruned or trial.values or trial.failure:
                     continue
                 if self._report(trial) or self._study.should_prune(number):
                     # First: it must not be resumed, whatever comes between.

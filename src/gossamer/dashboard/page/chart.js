@@ -247,7 +247,7 @@ export class Chart {
   }
 
   #key(event) {
-    const whole = this.#view.span ?? extent(this.#lines);
+    const whole = this.#view.full ?? this.#view.span ?? extent(this.#lines);
     if (!whole || event.ctrlKey || event.metaKey || event.altKey) return;
     const [low, high] = this.#view.zoom ?? whole;
     const width = high - low;

@@ -37,6 +37,7 @@ export class Curves {
   #legend = el("div", { class: "groups", "aria-label": "Groups of runs" });
   #body = el("div", { class: "curves-body" });
   #abort = new AbortController();
+  #seen = new Set(); // keys of the groups that the last answers told of
   #groups = new Map();
   #gone = el("div", {});
   #there = ""; // the runs that are drawn
@@ -228,7 +229,13 @@ export class Curves {
       if (signal.aborted) return;
       const { metrics } = this.#state;
       this.#linked.keep(metrics);
+      this.#seen = new Set();
       await Promise.all([described, ...metrics.map((metric) => this.#loadChart(metric, signal))]);
+      // A run that goes on with another setting may leave its group, and nobody is in it any more.
+      for (const key of signal.aborted ? [] : [...this.#groups.keys()]) {
+        if (!this.#seen.has(key)) this.#groups.delete(key);
+      }
+      if (!signal.aborted) this.#drawLegend();
       for (const metric of signal.aborted ? [] : this.#metrics) {
         if (metrics.includes(metric.name)) this.#linked.chart(metric.name, {}).describe(metric.meaning, unitOf(metric));
       }
@@ -249,6 +256,7 @@ export class Curves {
       const lines = await this.#lines(metric, signal);
       if (signal.aborted) return;
       for (const { group } of lines) {
+        this.#seen.add(group.key);
         const { n = this.#groups.size, told = new Map() } = this.#groups.get(group.key) ?? {};
         this.#groups.set(group.key, { ...group, n, told: told.set(metric, group) });
       }
@@ -347,7 +355,7 @@ export class Curves {
     const note =
       statistic === "runs"
         ? `${clock}Each line is one run; seeds of one group have one colour. A shade spans the rows behind a point.`
-        : `Lines are the ${words[statistic]} of n seeds${interval ? `, shades the ${interval} interval` : "; fewer than three seeds have no interval"}.`;
+        : `Lines are the ${words[statistic]} of n seeds${interval ? `, shades the ${interval} interval` : "; fewer than three seeds have no interval"}. The shade of one run alone spans the rows behind a point.`;
     refill(this.#legend, el("div", { class: "group-list" }, rows), el("p", { class: "quiet" }, note));
   }
 
@@ -375,6 +383,7 @@ export class Curves {
 
   /** The view is left. */
   leave() {
+    this.refresh.stop();
     this.#abort.abort();
     this.#linked.remove();
   }

@@ -216,11 +216,13 @@ export function later(wait, work) {
   };
 }
 
-/** Return a function that does `work` at once, never twice at a time, and again if it was called meanwhile. */
+/** Return a function that does `work` at once, never twice at a time, and again if it was called meanwhile; after `stop()` not at all. */
 export function paced(wait, work) {
   let busy = false;
   let again = false;
+  let stopped = false;
   const run = async () => {
+    if (stopped) return;
     if (busy) {
       again = true;
       return;
@@ -238,5 +240,6 @@ export function paced(wait, work) {
       }, wait);
     }
   };
+  run.stop = () => (stopped = true);
   return run;
 }

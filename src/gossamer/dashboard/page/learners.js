@@ -275,6 +275,7 @@ export class Learners {
 
   /** The view is left. */
   leave() {
+    this.refresh.stop();
     this.#abort.abort();
   }
 }

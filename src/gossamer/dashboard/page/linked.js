@@ -47,6 +47,7 @@ export class Linked {
   #changed;
   #kinds = new Map(); // what is x of the lines that a chart has
   #span = null;
+  #full = null; // the span when nothing was zoomed: of a zoomed chart only what is seen is read
   #redrawSoon = later(40, () => this.#redraw()); // charts are read one by one, and each may make the span wider
 
   constructor(view, changed) {
@@ -104,6 +105,7 @@ export class Linked {
     const others = this.#current().filter(([each]) => each !== key).flatMap(([, chart]) => chart.lines);
     const before = this.#span;
     this.#span = this.#extent([...others, ...lines]);
+    if (!this.view.zoom) this.#full = this.#span;
     this.#draw(key, lines);
     if (String(before) !== String(this.#span)) this.#redrawSoon();
   }
@@ -119,7 +121,7 @@ export class Linked {
   }
 
   #draw(key, lines) {
-    const view = { ...this.view, span: this.#span, yZoom: this.view.yZoom.get(key) ?? null, whole: this.view.whole.has(key) };
+    const view = { ...this.view, span: this.#span, full: this.#full, yZoom: this.view.yZoom.get(key) ?? null, whole: this.view.whole.has(key) };
     this.#charts.get(key).show(lines, view);
   }
 
@@ -140,7 +142,7 @@ export class Linked {
   /** Change the view, as by a control. */
   set(change) {
     const fresh = "xKind" in change;
-    if (fresh) this.view.zoom = null;
+    if (fresh) this.view.zoom = this.#full = null;
     if ("yLog" in change) this.view.yZoom.clear();
     Object.assign(this.view, change);
     if (!fresh) this.#redraw();

@@ -157,6 +157,7 @@ export class Replay {
 
   /** The view is left. */
   leave() {
+    this.refresh.stop();
     this.#abort.abort();
     this.#linked.remove();
   }

@@ -585,6 +585,7 @@ export class Run {
 
   /** The view is left. */
   leave() {
+    this.refresh.stop();
     this.#abort.abort();
     this.#chartAbort.abort();
     this.#linked.remove();

@@ -76,6 +76,7 @@ class Store extends EventTarget {
       else if (!this.#events) this.#open();
     });
     this.#open();
+    if (document.hidden) this.#hidden = setTimeout(() => this.#close(), HIDDEN_MS); // opened behind another tab
   }
 
   #close() {
