@@ -8,7 +8,8 @@ start     seconds of a run of one batch, from the command to its end.
 speed     training with each algorithm, with more environments, other lags, precisions and networks, each with how busy the
           device was.
 limit     `gossamer bench`: what stepping, inference and learning could do.
-learn     seconds and steps until Pong's training games average 18, three seeds.
+learn     Pong to a greedy 18, three seeds: seconds from the command to the checkpoint (one every 3 s) that plays ten
+          greedy games with that mean, the next one too. Checkpoints are played after the run.
 cores     the same on the processor alone: with all cores, and with two of them.
 several   one learner a GPU under all-reduce over NCCL and through memory, and gossip, against one alone.
 kill      a run killed with SIGKILL and resumed with --deterministic, against one that was left alone.
@@ -19,6 +20,7 @@ Prints one table a part; the machine is named once. Without a GPU it says so and
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import subprocess
 import sys
@@ -31,7 +33,9 @@ from typing import Any
 PONG = "PongNoFrameskip-v4"
 SPEED: dict[str, list[str]] = {
     "vtrace": [],
-    "ppo, 3 passes": ["--config", "pong"],
+    "pong_gpu": ["--config", "pong_gpu"],
+    "ppo, 16 envs": ["--config", "pong"],
+    "ppo, 64 envs": ["--config", "pong_gpu", "--num-envs", "64"],
     "impala lstm": ["--policy.torso", "impala", "--policy.core", "lstm"],
     "laser 7:1": ["--config", "laser_pong"],
     "lag 0": ["--lag", "0"],
@@ -58,10 +62,17 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} [all]")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", choices=list(SPEED), help="runs of speed [all]"
+    )
     parser.add_argument("--seconds", type=float, default=30.0, help="of a training run [30]")
     parser.add_argument("--seeds", type=int, default=3, help="of learn [3]")
+    parser.add_argument("--learn", type=float, default=60.0, help="seconds of a run of learn [60]")
     parser.add_argument(
-        "--longest", type=float, default=1800.0, help="seconds of a run of learn [1800]"
+        "--preset", default="pong_gpu", help="what learn runs, one of Pong [pong_gpu]"
+    )
+    parser.add_argument(
+        "--longest", type=float, default=1800.0, help="seconds of a run of cores to 18 [1800]"
     )
     parser.add_argument("--output", help="file for the numbers, as JSON")
     parser.add_argument(
@@ -73,7 +84,7 @@ def main() -> None:
     import torch
 
     if asked.dry:
-        asked.seconds, asked.seeds, asked.longest = 25.0, 1, 25.0
+        asked.seconds, asked.seeds, asked.learn, asked.longest = 25.0, 1, 25.0, 25.0
     elif not torch.cuda.is_available():
         print("no GPU here, or a build of torch without CUDA: nothing measured")
         return
@@ -113,7 +124,7 @@ def _limit(asked: argparse.Namespace, gpus: int) -> dict[str, Any]:
 
 
 def _speed(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
-    return _trainings(SPEED, asked)
+    return _trainings({name: SPEED[name] for name in asked.only or SPEED}, asked)
 
 
 def _cores(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
@@ -153,13 +164,41 @@ def _trainings(runs: dict[str, list[str]], asked: argparse.Namespace) -> list[di
 
 def _learn(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
+    script = Path(__file__).with_name("score_run.py")
     for seed in range(1, asked.seeds + 1):
-        row = _train(
-            ["--config", "pong", "--seed", str(seed), "--stop-at-return", "18"], asked.longest
-        )
-        row |= {"seed": seed}
-        print(f"  seed {seed}: {row['exit_reason']}, {row['env_steps']:,} steps, {row['seconds']:.0f} s, return "
-              f"{row['mean_return_last_100']}", flush=True)  # fmt: skip
+        with tempfile.TemporaryDirectory() as home:
+            folder = Path(home) / "run"
+            began = time.time()
+            _run(["train", "--config", asked.preset, "--seed", str(seed), "--run-folder", str(folder),
+                  "--stop-after-seconds", str(asked.learn), "--stop-at-return", "none",
+                  "--checkpoint-every-seconds", "3", "--keep-checkpoints", "0",
+                  "--evaluation.every-seconds", "0"])  # fmt: skip
+            summary = json.loads((folder / "summary.json").read_text())
+            # A run counts its seconds from its first step; a user counts them from the command.
+            saved = {
+                int(path.name): path.stat().st_mtime - began
+                for path in (folder / "checkpoints").iterdir()
+                if path.name.isdigit()
+            }
+            words = [str(folder), "--target", "18", "--episodes", "10", "--skip-below", "10", "--window", "20"]  # fmt: skip
+            done = subprocess.run(
+                [sys.executable, str(script), *words], capture_output=True, text=True
+            )
+        if done.returncode:
+            raise Failed(f"score_run.py, seed {seed}: {done.stderr.strip()[-800:]}")
+        played = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
+        scores = [(round(saved[x["updates"]], 1), x["mean"]) for x in played]
+        held = [
+            seconds
+            for (seconds, mean), (_, after) in itertools.pairwise(scores)
+            if min(mean, after) >= 18
+        ]
+        row = {"seed": seed, "seconds_to_18": held[0] if held else None, "scores": scores,
+               **{name: summary[name] for name in ("env_steps", "seconds", "steps_per_second",
+                                                   "mean_return_last_100")}}  # fmt: skip
+        reached = f"18 after {held[0]:.1f} s" if held else f"not 18 in {asked.learn:g} s"
+        each = ", ".join(f"{seconds:.0f} s {mean:.1f}" for seconds, mean in scores)
+        print(f"  seed {seed}: {reached}, {summary['env_steps']:,} env steps; {each}", flush=True)
         rows.append(row)
     return rows
 

@@ -23,8 +23,8 @@ INTRO = (
 )
 SEVERAL = (
     "The table is for one learner. On a CPU with at least four cores, runs of the suite {suites} have several learners "
-    "(`--num-learners auto`), each with fewer environments and twice the learning rate; `--show-config` prints the values for your "
-    "machine."
+    "(`--num-learners auto`), each with fewer environments and twice the learning rate unless you set one of these, the unroll length or the "
+    "minibatches; `--show-config` prints the values for your machine."
 )
 
 

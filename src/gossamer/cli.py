@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from msgspec import Meta
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import install_command, visible_gpus
+from gossamer.machine import install_command
 from gossamer.system.beginning import Beginning
 from gossamer.system.commands import REQUIRED, Command, Word
 from gossamer.system.cores import num_cores
+from gossamer.system.gpus import visible_gpus
 from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
 from gossamer.system.reading import clipped, visible
 from gossamer.system.streams import Streams, show_result
@@ -81,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with contextlib.suppress(OSError):
             sys.stderr.flush()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    if (lost := streams.lost()) and code == 0 and not trains:
+    if (lost := streams.lost()) and code == 0 and not (trains and "--json" not in words):
         print(f"gossamer: standard output could not be written: {lost}", file=sys.stderr)
         return 1
     return code
@@ -174,6 +175,13 @@ def _importing() -> Generator[None]:
         if first:
             gc.freeze()
             gc.enable()
+
+
+def _refuse_no_run(run: str) -> None:
+    """Refuse a run that is not there before torch is imported, which takes seconds."""
+    from gossamer.record.folder import RunFolder  # loads what --help does not need
+
+    RunFolder.open(run)
 
 
 def _typed(name: str, value: str) -> str:
@@ -352,6 +360,7 @@ RUN = Word("RUN", "a run folder, part of its name, or last")
     Word("--render", "show an episode in a window, if there is a display"),
 )
 def _eval(**asked: Any) -> None:
+    _refuse_no_run(asked["run"])
     with _importing():
         from gossamer.run.evaluate import evaluate_run
 
@@ -392,6 +401,7 @@ def _eval(**asked: Any) -> None:
     JSON,
 )
 def _export(**asked: Any) -> None:
+    _refuse_no_run(asked["run"])
     with _importing():
         from gossamer.export.command import export_run
 

@@ -72,14 +72,6 @@ def processor_name() -> str:
     return next(names, platform.machine())
 
 
-def visible_gpus() -> list[str]:
-    """Return the GPUs that a process sees, by what CUDA_VISIBLE_DEVICES calls them; this does not load torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [x for x in visible.split(",") if x.strip() and x.strip() != "-1"]
-    return [str(i) for i, _ in enumerate(sorted(Path("/dev").glob("nvidia[0-9]*")))]
-
-
 @dataclass(frozen=True)
 class Machine:
     """Facts about a machine that a plan, and the last bits of sums, depend on."""

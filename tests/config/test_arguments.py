@@ -360,10 +360,17 @@ def test_a_command_that_names_its_folder_twice_begins_the_run_or_resumes_it(
     first = parse_train([*words, "--trust"])
     assert (first.resume, first.settings["run_folder"], first.trust) == (None, "runs/one", False)
     (tmp_path / "runs" / "one").mkdir(parents=True)
-    (tmp_path / "runs" / "one" / "config.json").touch()
+    for name in ("config.json", "meta.json"):
+        (tmp_path / "runs" / "one" / name).touch()
+    early = parse_train([*words, "--trust"])
+    assert early.resume is None, "it was ended before it had learnt anything: it begins anew"
+    (tmp_path / "runs" / "one" / "checkpoints" / "4").mkdir(parents=True)
     again = parse_train([*words, "--trust"])
     assert "run_folder" not in again.settings
     assert Path(str(again.resume)) == tmp_path / "runs" / ".." / "runs" / "one"
     assert again.trust
+    monkeypatch.setenv("HOME", str(tmp_path))
+    home = parse_train(["CartPole-v1", "--run-folder=~/runs/one", "--resume=~/runs/one"])
+    assert home.resume == "~/runs/one"
     with pytest.raises(ConfigError, match="give both the same folder"):
         parse_train(["CartPole-v1", "--run-folder", "other", "--resume", "runs/one"])

@@ -206,7 +206,11 @@ def test_exit_codes(
     assert capsys.readouterr().err == f"gossamer: {' '.join(str(outcome).split())}\n"
 
 
-def test_eval_hands_over_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eval_hands_over_its_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs/one").mkdir(parents=True)
+    for name in ("config.json", "meta.json"):
+        (tmp_path / "runs/one" / name).touch()
     launch = stand_in(monkeypatch)
     words = "eval last --episodes 3 --checkpoint 120 --learner 2 --sample --seed 4 --device cpu --json --video a.mp4 --render --env m:f --trust"
     assert cli.main(words.split()) == 0

@@ -108,6 +108,29 @@ def test_a_batch_or_a_rate_that_is_given_stays(on: Any) -> None:
     assert (config.num_learners, config.num_envs) == (8, 0), "no suite says how many"
 
 
+@pytest.mark.parametrize(
+    ("preset", "cores", "envs", "rate"),
+    [("pong", 2, 16, 6e-4), ("pong", 8, 8, 1.2e-3), ("pong", 16, 4, 1.2e-3),
+     ("breakout", 8, 16, 1.2e-3), ("breakout", 16, 8, 1.2e-3)],
+)  # fmt: skip
+def test_a_preset_of_ours_is_for_one_learner(
+    on: Any, preset: str, cores: int, envs: int, rate: float
+) -> None:
+    """Eight learners that each had its whole batch would learn an eighth as often."""
+    on(cores)
+    config = make_config(presets=[preset])
+    assert (config.num_learners, config.num_envs) == (max(cores // 2, 1), envs)
+    assert config.optimizer.learning_rate == (pytest.approx(rate),)
+    config = make_config("", {"num_envs": 16}, presets=[preset])
+    assert (config.num_envs, config.optimizer.learning_rate) == (16, (6e-4,))
+
+
+def test_a_preset_keeps_the_environments_that_its_minibatches_need(on: Any) -> None:
+    on(16)
+    config = make_config("", {"num_learners": "auto"}, presets=["halfcheetah"])
+    assert (config.num_learners, config.num_envs, config.algorithm.num_minibatches) == (8, 16, 8)
+
+
 def test_a_gpu_learns_for_all_cores(on: Any) -> None:
     on(16, "0")
     assert learners()[2] == "suite atari, 1 on a GPU"

@@ -28,10 +28,10 @@ from sessions import (
 from gossamer.config import make_config
 from gossamer.config.cores import MACHINE
 from gossamer.errors import ConfigError
-from gossamer.machine import visible_gpus
 from gossamer.run.placements.actor_team import ActorTeam
 from gossamer.run.train import train
 from gossamer.system.cores import num_cores
+from gossamer.system.gpus import visible_gpus
 
 SMALL: dict[str, Any] = {
     "num_envs": 6,

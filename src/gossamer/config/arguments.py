@@ -8,7 +8,6 @@ import typing
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -38,7 +37,7 @@ from gossamer.config.values import (
     spells_number,
 )
 from gossamer.errors import ConfigError
-from gossamer.system.reading import parse_json
+from gossamer.system.reading import expand, parse_json
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,9 +130,14 @@ def parse_train(words: Sequence[str]) -> Arguments:
 def _begin_or_resume(asked: Arguments) -> None:
     """Leave one of `--resume R --run-folder R`, by which a command begins a run and resumes it when it is typed again."""
     folder = asked.settings.get("run_folder")
-    if not folder or asked.resume is None or Path(folder).resolve() != Path(asked.resume).resolve():
+    if not folder or asked.resume is None:
         return
-    if (Path(folder) / "config.json").exists():
+    path = expand(folder)
+    if path.resolve() != expand(asked.resume).resolve():
+        return
+    from gossamer.record.folder import never_learnt  # loads what --help does not need
+
+    if (path / "config.json").exists() and not never_learnt(path):
         del asked.settings["run_folder"]
     else:
         asked.resume, asked.trust = None, False

@@ -66,7 +66,8 @@ def _data_mistakes(config: TrainConfig) -> Iterator[str]:
     """Yield mistakes in what an algorithm learns from, and in what batches are made of."""
     algorithm, lag = config.algorithm, config.lag
     if lag == "free" and config.placement == "inline":
-        yield "lag is free, but with placement inline acting and learning take turns: use --lag 1, or --placement local"
+        how = "--lag 1, or --placement local" if algorithm.bears_lag else "--lag 0"
+        yield f"lag is free, but with placement inline acting and learning take turns: use {how}"
     if not algorithm.bears_lag and lag not in ("auto", "0"):
         only = f"lag is {lag}, but {algorithm.name} can learn only from data of its newest policy"
         yield f"{only}; use --lag 0, or an algorithm that corrects: algorithm:vtrace"

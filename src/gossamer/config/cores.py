@@ -30,6 +30,8 @@ IMAGE_ENVS = 64
 """Environments of a learner where neither a suite nor the user says how many: for images, on a CPU."""
 GPU_IMAGE_ENVS = 128
 VECTOR_ENVS = 16
+ENVS_OF_ONE = 16
+"""Environments of a learner alone to which the table's numbers for several belong; of a preset with more they grow alike."""
 MIXED_RATE = 2.0
 """Times the learning rate of one learner: averaging shortens steps. With two learners of half its batch, twice its rate
 was the best of three that were tried; with more it is a guess."""
@@ -97,7 +99,7 @@ def row_for(cores: int) -> Row:
 
 
 def envs_for(learners: int) -> int:
-    """Return how many environments each of several learners has."""
+    """Return how many environments each of several learners has, where one has ENVS_OF_ONE."""
     return next((row.envs for row in ROWS if row.learners >= learners > 1), ROWS[-1].envs)
 
 

@@ -25,9 +25,9 @@ from gossamer.config.tree import Tree, as_written, fields_of, to_tree
 from gossamer.config.values import spells_number
 from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError
-from gossamer.machine import visible_gpus
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.system.cores import num_cores
+from gossamer.system.gpus import visible_gpus
 from gossamer.system.reading import quoted
 
 if TYPE_CHECKING:

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from gossamer.config.cores import AUTO, LEAST_ENV_STEPS, MIXED, MIXED_RATE, envs_for
+from gossamer.config.cores import (
+    AUTO,
+    ENVS_OF_ONE,
+    LEAST_ENV_STEPS,
+    MIXED,
+    MIXED_RATE,
+    envs_for,
+)
+from gossamer.config.files import preset_names
 from gossamer.config.merging import Layer, is_preset, merge
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import Tree, to_tree
@@ -84,12 +92,18 @@ def learners_layers(
     with_them = f"with {count} learners"
     mixed = merge(TrainConfig, [Layer("", {"topology": MIXED})])[0].topology
     layers.append(Layer(with_them, {"topology": to_tree(mixed)}))
-    # A batch and a rate that somebody chose stay what they are.
+    # A batch and a rate that somebody chose stay what they are; those of a preset are for one learner.
     theirs = ("num_envs", "unroll_length", "optimizer.learning_rate", "algorithm.num_minibatches")
-    if config.num_envs and all(is_preset(origin[name]) for name in theirs):
+    if config.num_envs and all(_is_of_one_learner(origin[name]) for name in theirs):
         rates = [MIXED_RATE * rate for rate in config.optimizer.learning_rate]
-        smaller = {"num_envs": min(envs_for(count), config.num_envs)}
-        layers.append(
-            Layer(f"{label}, {with_them}", {**smaller, "optimizer": {"learning_rate": rates}})
-        )
+        envs = max(config.num_envs * envs_for(count) // ENVS_OF_ONE, 1)
+        if envs >= min(config.algorithm.num_minibatches, config.num_envs):
+            smaller = {"num_envs": envs, "optimizer": {"learning_rate": rates}}
+            layers.append(Layer(f"{label}, {with_them}", smaller))
     return layers
+
+
+def _is_of_one_learner(origin: str) -> bool:
+    """Whether a layer's label says that code, a suite or a preset of ours has a setting, which is then meant for one learner."""
+    flag, _, name = origin.partition(" ")
+    return is_preset(origin) or (flag == "--config" and name in preset_names())

@@ -16,6 +16,7 @@ from gossamer.system.ranges import (
     Count,
     CountToMillion,
     Number,
+    Positive,
     Seconds,
     Seed,
     Share,
@@ -49,7 +50,8 @@ class EvaluationConfig:
     same seeds, and the policy with the higher mean is kept as the best, with that mean as its score."""
     max_time_fraction: Share = 0.03
     """Largest share of the run's time for evaluations and confirmations, in (0, 1]; evaluations are postponed to stay
-    below it. A candidate that remains at the end of the run is then compared with the best policy."""
+    below it. If a run would then have fewer than 20 evaluations, they have three episodes each and may take 3.3 times
+    this share, up to a tenth. A candidate that remains at the end of the run is then compared with the best policy."""
     greedy: bool = False
     """Take the likeliest action, as `gossamer eval` does. Off: sample, as training does."""
     held_out_tasks: UpToMillion | None = None
@@ -78,8 +80,8 @@ class ClusterConfig:
     """Fewest learners to train with, in [0, num_learners]. The run begins when this many learners have a place. The
     other learners start later, when machines join, from the average of the learners whose messages they mix. 0: the run
     begins with all learners. Topology allreduce always needs all learners."""
-    wait_seconds: Seconds = 120.0
-    """Longest time to wait until min_learners learners have a place, >= 0. Then the run fails and reports the missing
+    wait_seconds: Positive = 120.0
+    """Longest time to wait until min_learners learners have a place, > 0. Then the run fails and reports the missing
     resources."""
 
 

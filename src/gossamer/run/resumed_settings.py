@@ -116,6 +116,12 @@ def resumed_plan(
     kept = {name: getattr(saved, name) for name in RUNS_OWN if name not in given}
     if "lag" in kept:
         kept["lag"] = "free" if saved.lag is None else str(saved.lag)
+    actors = config.actors_per_learner or 0
+    if "env_groups" in kept and actors and saved.env_groups % actors:
+        raise ConfigError(
+            f"--actors-per-learner {actors}: this run was begun with env_groups {saved.env_groups}, which a resumed run keeps "
+            f"and {actors} actors cannot share equally; use --actors-per-learner {saved.env_groups}, or leave it out"
+        )
     fresh = make_plan(replace(config, **kept), spec, machine)
     for name in KEPT_PLAN:
         _refuse(name, getattr(saved, name), getattr(fresh, name))

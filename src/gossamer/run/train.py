@@ -52,6 +52,7 @@ from gossamer.run.summary import summary_of
 from gossamer.run.supervisor import Supervisor
 from gossamer.system.beginning import Beginning
 from gossamer.system.devices import cpu_by_default
+from gossamer.system.gpus import unused_gpus
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
@@ -424,6 +425,7 @@ class _Session:
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
             + f"; {plan.actors} actor process{'es' * (plan.actors > 1)}{each}"
             * (plan.actors > 0),
+            unused_gpus() if config.device == "auto" and plan.device == "cpu" else "",
         )
         for line in self.prepared.replays:  # shown before
             with suppress(OSError):

@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -164,7 +165,9 @@ class RunCluster:
     def __init__(self, config: TrainConfig, *, jobs: int, cores: float):
         self.cores = cores
         """Cores of a run."""
-        self._session = Session(config, max(jobs, 1), 1, cores, config.num_learners)
+        # The cores of a run are those of its actors too, which are no actors of Ray's.
+        alone = replace(config, actors_per_learner=None)
+        self._session = Session(alone, max(jobs, 1), 1, cores, config.num_learners)
         self._options = self._session.options(config.num_learners)
         self._wait_seconds = config.cluster.wait_seconds
         there = cast("dict[str, float]", ray.cluster_resources()).get("CPU", 1.0)
