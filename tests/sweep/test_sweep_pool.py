@@ -19,7 +19,7 @@ from gossamer.record.exits import Exit
 from gossamer.sweep import pool as pool_module
 from gossamer.sweep.live_table import Board
 from gossamer.sweep.local_site import LocalSite
-from gossamer.sweep.pool import PlannedRun, Pool, RunQueue
+from gossamer.sweep.pool import PlannedRun, Pool, RunQueue, exit_of_run
 from gossamer.system import signals
 
 
@@ -53,6 +53,24 @@ class FakeRun:
 
     def kill(self) -> None:
         self.site.killed.append(self.run.name)
+
+
+@pytest.mark.parametrize(
+    ("cause", "adopted", "want"),
+    [
+        ("SIGINT", True, None),
+        ("SIGINT", False, Exit("failed", "it was stopped by SIGINT, from outside")),
+        ("request", True, Exit("failed", "it was stopped by request, from outside")),
+    ],
+)
+def test_what_an_earlier_command_has_stopped_goes_on(
+    tmp_path: Path, cause: str, adopted: bool, want: Exit | None
+) -> None:
+    """It was asked to save by a sweep that was killed before it had ended."""
+    run = PlannedRun("seed 1", tmp_path, tmp_path / "settings.toml", 1)
+    told = {"exit": {"kind": "stopped", "cause": cause}}
+    (tmp_path / "summary.json").write_text(json.dumps(told))
+    assert exit_of_run(run, 0, was_asked=False, adopted=adopted) == want
 
 
 class FakeSite:

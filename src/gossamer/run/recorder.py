@@ -54,8 +54,8 @@ class Recorder:
         title: str | None,
         on_row: Callable[[dict[str, Any]], object] | None = None,
     ):
-        # A clock of its own from here on: that of the day may be set.
-        self._ticks_before = time.time() - began - time.monotonic()
+        # A clock of its own from here on: that of the day may be set, and may have been set back meanwhile.
+        self._ticks_before = max(time.time() - began, 0.0) - time.monotonic()
         self.seconds_before = 0.0
         self.best: Score | None = None
         self.candidate: Score | None = None

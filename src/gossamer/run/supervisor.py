@@ -360,7 +360,9 @@ class Supervisor:
             )
             raise LockstepBroken
         self.recorder.say(f"{who} died ({how}) and {'were' if several else 'was'} restarted")
-        for event in host.state.deferred:  # behind its part of a checkpoint; the run's steps count it
+        for (
+            event
+        ) in host.state.deferred:  # behind its part of a checkpoint; the run's steps count it
             if isinstance(event, ProgressReport):
                 self._record(event)
         self.placement.replace(index)

@@ -223,7 +223,8 @@ def _train(asked: Asked, watch: Watch) -> TrainResult:
             folder.lock()
         prepared = prepare(asked, folder)
         if isinstance(prepared, Finished):
-            print(prepared.told)
+            if not asked.quiet:
+                print(prepared.told)
             return TrainResult(prepared.folder, prepared.summary)
         for line in prepared.replays if not asked.quiet else ():
             print(line, flush=True)  # before any is made

@@ -139,6 +139,8 @@ class _Running:
     training: RunInTraining
     give_up: float = float("inf")
     """When it is killed, by the monotonic clock; it was asked to stop."""
+    adopted: bool = False
+    """Whether an earlier command has begun it."""
 
 
 class Pool:
@@ -208,7 +210,7 @@ class Pool:
                 self._board.say(f"{run.name} still trains; waiting for it")
                 if slot is None or slot in self._running:
                     slot = self._free_slot()
-                self._running[slot] = _Running(run, training)
+                self._running[slot] = _Running(run, training, adopted=True)
                 if run in queue.pending:
                     queue.pending.remove(run)
 
@@ -261,7 +263,8 @@ class Pool:
                     one.training.kill()
                 continue
             del self._running[slot]
-            how = exit_of_run(one.run, code, was_asked=one.give_up < float("inf"))
+            asked = one.give_up < float("inf")
+            how = exit_of_run(one.run, code, was_asked=asked, adopted=one.adopted)
             if how is None:
                 kills = self._kills[one.run.name] = self._kills.get(one.run.name, 0) + 1
                 if kills <= MOST_KILLS:
@@ -274,13 +277,16 @@ class Pool:
             queue.ended(one.run, how)
 
 
-def exit_of_run(run: PlannedRun, code: int, *, was_asked: bool) -> Exit | None:
+def exit_of_run(
+    run: PlannedRun, code: int, *, was_asked: bool, adopted: bool = False
+) -> Exit | None:
     """Return how a run has ended; None: something has killed it, and it can go on.
 
     Args:
         run: which.
         code: of its process; 0 too where nobody knows.
         was_asked: to stop.
+        adopted: an earlier command has begun it, and may have asked it to stop before it was killed itself.
     """
     ended = exit_of(read_summary(run.folder))
     if code == 0 and ended is not None and ended.kind == "done":
@@ -290,6 +296,8 @@ def exit_of_run(run: PlannedRun, code: int, *, was_asked: bool) -> Exit | None:
     if code < 0 or code == 137 or (code == 0 and ended is None):
         return None
     if code == 0 and ended is not None and ended.kind == "stopped":
+        if adopted and ended.cause != "request":
+            return None
         return Exit("failed", f"it was {ended}, from outside")
     told = run.last_words() or (str(ended) if ended is not None else "")
     return Exit("failed", told or f"it ended with exit code {code}")
