@@ -110,6 +110,12 @@ def test_the_variable_decides(
     put(tmp_path, "dev/nvidia0", "dev/nvidia1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert visible_gpus(tmp_path) == found
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert (unused_gpus(tmp_path) != "") == bool(found)
+    assert unused_gpus(tmp_path / "elsewhere") == "", "whatever is named, there is none"
+    built(VERSION.format("None", "'6.4.1'"))
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "3")
+    assert visible_gpus(tmp_path) == ["3"]
 
 
 def test_a_gpu_that_torch_does_not_use_is_told(

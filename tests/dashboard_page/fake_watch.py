@@ -86,6 +86,7 @@ def make_run(run_id: str, **changes: Any) -> dict[str, Any]:
         "progress": 1.0,
         "env_steps": 100_000,
         "total_env_steps": 100_000,
+        "stop_after_seconds": 0.0,
         "mean_return": 400.0,
         "mean_return_episodes": 100,
         "best_evaluation": 480.5,

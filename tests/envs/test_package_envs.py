@@ -181,7 +181,8 @@ def test_minigrids_own_time_limit_is_told_and_kept() -> None:
     assert read_spec("minigrid_envs:at_once", EnvConfig()).max_episode_steps == 100
     for env_id in (DOOR_KEY, "minigrid_envs:door_key"):
         with pytest.raises(ConfigError, match="truncates episodes after 250 steps by itself"):
-            make_gym_env(env_id, 251)
+            read_spec(env_id, EnvConfig(), 251, tries=True)
+        assert read_spec(env_id, EnvConfig(), 251).max_episode_steps, "of an older run"
 
 
 @pytest.mark.parametrize("workers", [0, 2])

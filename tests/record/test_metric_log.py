@@ -13,7 +13,15 @@ import pytest
 import torch
 
 from gossamer.record import metrics as metrics_module
-from gossamer.record.metrics import METRICS, EpisodeLog, JsonLog, MetricLog, last_row, read_rows
+from gossamer.record.metrics import (
+    LAST_BYTES,
+    METRICS,
+    EpisodeLog,
+    JsonLog,
+    MetricLog,
+    last_row,
+    read_rows,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,8 +109,9 @@ def test_reading_what_is_not_there(tmp_path: Path) -> None:
 
 def test_the_last_row_of_a_long_file_is_found_in_its_tail(tmp_path: Path) -> None:
     path = tmp_path / "long.jsonl"
-    path.write_text("".join(f'{{"i": {i}}}\n' for i in range(1000)))
-    assert last_row(path) == {"i": 999}
+    path.write_text("".join(f'{{"i": {i}}}\n' for i in range(20_000)))
+    assert path.stat().st_size > 2 * LAST_BYTES[0]
+    assert last_row(path) == {"i": 19_999}
 
 
 def test_the_last_row_is_one_that_tells_of_the_run(tmp_path: Path) -> None:

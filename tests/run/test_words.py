@@ -111,6 +111,9 @@ def test_the_last_line_tells_what_was_confirmed(
         env_steps=1, updates=1, restarts=0, seconds=1.0, steps_per_second=None, mean_return=20.0,
         best=best, candidate=candidate, best_learner=None, ended=Exit("stopped", "SIGINT"),
     )  # fmt: skip
+    assert "nothing was saved that could be resumed" in ending(summary, RunFolder(tmp_path))
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "1" / "manifest.json").touch()
     assert said in ending(summary, RunFolder(tmp_path))
 
 

@@ -129,7 +129,9 @@ class OfItsOwn(Silent):
         made = folder / "made"
         with made.open("a") as file:
             file.write(".")
-        if made.stat().st_size == int(os.environ.get("SPOILT", "0")):
+            file.flush()
+            number = file.tell()  # of its own byte, whoever writes beside
+        if number == int(os.environ.get("SPOILT", "0")):
             raise RuntimeError("no port is free")
         self.simulator = folder / f"{uuid.uuid4().hex}.lives"
         self.simulator.touch()

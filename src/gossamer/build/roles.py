@@ -6,6 +6,7 @@ import contextlib
 import copy
 import itertools
 import time
+from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -200,6 +201,7 @@ def build_env_groups(
         if start:
             return groups, [_first_obs(envs) for envs in groups]
     except BaseException:
+        wait(starting, timeout=MAKING_SECONDS)  # what is being started cannot be closed
         _close(groups)
         raise
     return groups, [_nothing_observed(spec, envs.num_envs) for envs in groups]

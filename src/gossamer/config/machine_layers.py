@@ -96,10 +96,13 @@ def learners_layers(
     theirs = ("num_envs", "unroll_length", "optimizer.learning_rate", "algorithm.num_minibatches")
     if config.num_envs and all(_is_of_one_learner(origin[name]) for name in theirs):
         rates = [MIXED_RATE * rate for rate in config.optimizer.learning_rate]
-        envs = max(config.num_envs * envs_for(count) // ENVS_OF_ONE, 1)
-        if envs >= min(config.algorithm.num_minibatches, config.num_envs):
-            smaller = {"num_envs": envs, "optimizer": {"learning_rate": rates}}
-            layers.append(Layer(f"{label}, {with_them}", smaller))
+        envs = min(envs_for(count), config.num_envs)
+        if not all(is_preset(origin[name]) for name in theirs):
+            envs = max(config.num_envs * envs_for(count) // ENVS_OF_ONE, 1)
+            if envs < min(config.algorithm.num_minibatches, config.num_envs):
+                return layers  # it would have minibatches of nothing
+        smaller = {"num_envs": envs, "optimizer": {"learning_rate": rates}}
+        layers.append(Layer(f"{label}, {with_them}", smaller))
     return layers
 
 

@@ -119,10 +119,7 @@ def log_events(files: RunFiles, sessions: Sequence[Session]) -> list[dict[str, A
         if not _EVENT.search(text) or _PLAIN.search(text):
             continue
         try:
-            told = time.strptime(stamp, "%Y-%m-%d %H:%M:%S")
-            # It is the clock of the run's machine, which may be in another time zone.
-            offset = sessions[-1].utc_offset
-            unix = time.mktime(told) if offset is None else calendar.timegm(told) - offset
+            unix = _unix(time.strptime(stamp, "%Y-%m-%d %H:%M:%S"), sessions)
         except (ValueError, OverflowError):
             continue
         rank = _RANK.search(text)
@@ -134,6 +131,19 @@ def log_events(files: RunFiles, sessions: Sequence[Session]) -> list[dict[str, A
             }
         )
     return found
+
+
+def _unix(told: time.struct_time, sessions: Sequence[Session]) -> float:
+    """Return the Unix time of a clock's, that of the machine on which the session ran; it may be in another time zone."""
+    unix = time.mktime(told)
+    for session in reversed(sessions):
+        offset, here = session.utc_offset, time.localtime(session.began).tm_gmtoff
+        unix = time.mktime(told)
+        if offset is not None and offset != here:
+            unix = calendar.timegm(told) - offset
+        if unix >= session.began - 1.0:  # stamps are whole seconds
+            break
+    return unix
 
 
 def _span(files: RunFiles) -> tuple[float, float]:

@@ -115,7 +115,7 @@ def read_series(
         else:  # learners on their own: the mean of each one's last
             y = y.copy()
             y[keep] = _means_of_last(ranks[keep], y[keep])
-    elif metric not in OTHERS and len(np.unique(ranks[keep])) > 1:
+    elif metric not in OTHERS and np.any(keep) and np.ptp(ranks[keep]) > 0:
         # The first learner that had a place then; on a cluster another one when the first has left.
         table = columns.read(run, file, [*names, TELLS], wait=wait)
         ranks, y, x = (table.columns[name] for name in (LEARNER, column, key))
@@ -160,20 +160,17 @@ def sessions_of(files: RunFiles) -> list[Session]:
             continue
         if before is None:  # an older run: as if each session had lasted until the next began
             before = found[-1].seconds_before + began - found[-1].began if found else 0.0
+        # One that went back behind the beginning of others has taken their place.
+        while found and found[-1].seconds_before > before:
+            found.pop()
         found.append(Session(began, before, number(entry.get("utc_offset_s"))))
-    return sorted(found, key=lambda x: x.seconds_before) or [Session(0.0, 0.0)]
+    return found or [Session(0.0, 0.0)]
 
 
 def unix_seconds(sessions: list[Session], seconds: Numbers) -> Numbers:
     """Return the Unix times of a run's seconds, which stand still between two sessions."""
-    kept: list[Session] = []
-    for session in sorted(sessions, key=lambda x: x.began):
-        # One that went back behind the beginning of another has taken its place.
-        while kept and kept[-1].seconds_before > session.seconds_before:
-            kept.pop()
-        kept.append(session)
-    before = np.array([x.seconds_before for x in kept])
-    began = np.array([x.began for x in kept])
+    before = np.array([x.seconds_before for x in sessions])
+    began = np.array([x.began for x in sessions])
     which = np.maximum(np.searchsorted(before, seconds, side="right") - 1, 0)
     return began[which] + seconds - before[which]
 

@@ -11,7 +11,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from gossamer.envs.episodes import Episodes, formats_of
 from gossamer.envs.families import Family, layers_of, registered_spec
-from gossamer.envs.making import make_gym_env, time_limit
+from gossamer.envs.making import make_gym_env, refuse_limit, time_limit
 from gossamer.envs.masks import MASK, BadMask
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, draw_actions
@@ -58,7 +58,7 @@ class GymEnvs:
             settings=refuse_of_others(env_id, settings),
             sign=self.sign,
         )
-        self._settings = self._episodes.settings
+        self._settings, self._max_episode_steps = self._episodes.settings, max_episode_steps
         self._looked_for_mask = settings.mask == "auto"
         self.num_envs = num_envs
         try:
@@ -110,6 +110,7 @@ class GymEnvs:
         """Raise ConfigError where the first environment does not do as it should; close it if it does."""
         self.sign.env, self.sign.doing = 0, "its first reset and step"
         try:
+            refuse_limit(self.spec.env_id, self._episodes.envs[0], self._max_episode_steps)
             looked = self._looked_for_mask
             try_out(
                 self.spec.env_id, self._episodes.envs[0], self._settings, looked_for_mask=looked

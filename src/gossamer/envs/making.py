@@ -80,9 +80,7 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
     except RAISED as error:
         raise failed(env_id, "cannot be made", error) from error
-    own = _own_limit(env)
-    _refuse_limit(env_id, env, max_episode_steps, own)
-    return env if limit else TimeLimit(env, own or UNLIMITED_STEPS)
+    return env if limit else TimeLimit(env, _own_limit(env) or UNLIMITED_STEPS)
 
 
 class _Package(NamedTuple):
@@ -137,11 +135,10 @@ def _own_limit(env: Any) -> int:
     return int(getattr(inner, "max_steps", 0))
 
 
-def _refuse_limit(env_id: str, env: Any, asked: int, own: int) -> None:
-    """Refuse a limit that an episode never reaches, as the environment truncates it before."""
-    least = min((x for x in (time_limit(env), own) if x), default=0)
+def refuse_limit(env_id: str, env: Any, asked: int) -> None:
+    """Refuse a limit, one of an environment's wrappers by now, that no episode reaches: it is truncated before."""
+    least = min((x for x in (time_limit(env), _own_limit(env)) if x), default=0)
     if asked > least > 0:
-        close_env(env_id, env)
         raise ConfigError(
             f"--max-episode-steps {asked} does not apply to {env_id}, which truncates episodes after {least} steps by itself; "
             f"use at most {least}, or leave it out"
@@ -222,11 +219,9 @@ def _call_maker(
             f"{env_id} cannot be shown: {name} must take render_mode, and hand it to the environment that it makes"
         )
     shown = shown_with_symbols(env)  # pyright: ignore[reportUnknownArgumentType]
-    own = _own_limit(shown)
-    _refuse_limit(env_id, shown, max_episode_steps, own)
     if max_episode_steps:
         return TimeLimit(shown, max_episode_steps)
-    return shown if time_limit(shown) else TimeLimit(shown, own or UNLIMITED_STEPS)
+    return shown if time_limit(shown) else TimeLimit(shown, _own_limit(shown) or UNLIMITED_STEPS)
 
 
 def _parameters(maker: Any) -> Mapping[str, inspect.Parameter]:

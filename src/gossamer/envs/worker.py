@@ -255,8 +255,9 @@ def serve(shares: Sequence[Share]) -> None:
             for number, _ in poll.poll():
                 if not _answer(*held[number]):
                     for _, envs in held.values():
-                        if envs is not None:
-                            envs.close()
+                        with suppress(*RAISED):  # the others are closed all the same
+                            if envs is not None:
+                                envs.close()
                     return
 
 

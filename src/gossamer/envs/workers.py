@@ -117,13 +117,15 @@ class Crew:
 
     def close(self) -> None:
         """Let the processes close their environments, and end them."""
-        for pipe in self.requests[0]:
-            with suppress(*_LOST):
-                pipe.send(("close",))
-        patient_until = time.monotonic() + CLOSING_SECONDS
-        for process in self.processes:
-            process.join(max(patient_until - time.monotonic(), 0.0))
-        self.end()
+        try:
+            for pipe in self.requests[0]:
+                with suppress(*_LOST):
+                    pipe.send(("close",))
+            patient_until = time.monotonic() + CLOSING_SECONDS
+            for process in self.processes:
+                process.join(max(patient_until - time.monotonic(), 0.0))
+        finally:
+            self.end()
 
     def end(self) -> None:
         """End the processes, whatever they are at."""

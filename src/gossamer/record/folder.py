@@ -27,11 +27,17 @@ from gossamer.record.metrics import (
     plain,
     read_rows,
 )
-from gossamer.record.readers import FolderReader, json_in, sessions_in, settings_in
+from gossamer.record.readers import (
+    FolderReader,
+    json_in,
+    sessions_in,
+    settings_in,
+    table_in,
+)
 from gossamer.record.requests import take
 from gossamer.record.runs import find_run
 from gossamer.record.software import describe_machine, git_state, package_versions
-from gossamer.system.reading import clipped, expand, quoted, read_plain
+from gossamer.system.reading import clipped, expand, mapping, quoted, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -300,7 +306,7 @@ class RunFolder:
     def _sessions(self) -> list[Any]:
         """Return the earlier sessions that meta.json tells of; none if it is damaged."""
         try:
-            found = sessions_in(self.read_json("meta.json"))
+            found = sessions_in(mapping(self.read_json("meta.json")))
             began = [float(session["time_unix"]) for session in found]
         except (ConfigError, TypeError, KeyError, ValueError, OverflowError):
             return []
@@ -362,10 +368,14 @@ class RunFolder:
                 write_bytes(path, new)
 
     def _clear(self) -> None:
+        """Remove the files of a run that has `never_learnt`."""
         for name in (*_OWN_NAMES, *_ROW_FILES, "log.txt"):
             (self.path / name).unlink(missing_ok=True)
+        for path in (self.path / "monitor").glob("*.monitor.csv"):
+            path.unlink()
         for name in _OWN_FOLDERS:
-            shutil.rmtree(self.path / name, ignore_errors=True)
+            with suppress(OSError):
+                (self.path / name).rmdir()  # empty, or somebody else's
 
     def _make(self, *, numbered: bool) -> None:
         for parent in reversed(self.path.parents):
@@ -397,12 +407,16 @@ def _holds_run(path: Path) -> bool:
 
 
 def never_learnt(path: Path) -> bool:
-    """Whether a folder holds a run that was ended before it learnt anything: there is nothing to continue, nor to lose."""
+    """Whether a folder holds a run of ours that was ended before it learnt anything: there is nothing to continue, nor to lose."""
+    files = FolderReader(path)
+    sessions = sessions_in(table_in(files, "meta.json"))
+    ours = [mapping(x).keys() >= {"time_unix", "argv", "process"} for x in sessions]
+    if not ours or not all(ours) or table_in(files, "summary.json").get("env_steps"):
+        return False
+    held = ("checkpoints", "tensorboard", "videos", "wandb")
     rows = (path / name for name in _ROW_FILES)
-    return (
-        (path / "meta.json").exists()
-        and not any((path / "checkpoints").glob("*"))
-        and not any(x.exists() and x.stat().st_size for x in rows)
+    return not any(any((path / name).glob("*")) for name in held) and not any(
+        x.exists() and x.stat().st_size for x in rows
     )
 
 

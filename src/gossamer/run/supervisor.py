@@ -360,9 +360,8 @@ class Supervisor:
             )
             raise LockstepBroken
         self.recorder.say(f"{who} died ({how}) and {'were' if several else 'was'} restarted")
-        for (
-            event
-        ) in host.state.deferred:  # behind its part of a checkpoint; the run's steps count it
+        # What it told behind its part of a checkpoint: the run's steps count it.
+        for event in host.state.deferred:
             if isinstance(event, ProgressReport):
                 self._record(event)
         self.placement.replace(index)

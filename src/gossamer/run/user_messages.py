@@ -268,8 +268,6 @@ def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
         parts.append(f"videos in {folder.shown}/{VIDEOS}")
     learnt = summary["env_steps"] > 0
     verb = "eval" if kind == "done" and learnt else "train --resume"
-    if not folder.checkpoints().list():
-        return (
-            ", ".join(parts) + "; it ended before it learnt anything, so there is nothing to resume"
-        )
+    if kind != "done" and not folder.checkpoints().list():
+        return ", ".join(parts) + "; nothing was saved that could be resumed"
     return ", ".join(parts) + f"; next: gossamer {verb} {quoted(folder.shown)}"

@@ -18,7 +18,7 @@ from gossamer.config.tree import fields_of
 from gossamer.config.values import read_value, shown
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
-from gossamer.record.objectives import Judge, Objective
+from gossamer.record.objectives import MAX_SEEDS, Judge, Objective
 from gossamer.sweep.presets import preset_of
 from gossamer.sweep.space import (
     Space,
@@ -47,7 +47,7 @@ class Options:
     settings of [[experiments]], in turn."""
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
     """Number of trials, >= 1; a grid has as many as combinations, a list as experiments."""
-    seeds: Annotated[int, Meta(ge=1, le=1000)] = 1
+    seeds: Annotated[int, Meta(ge=1, le=MAX_SEEDS)] = 1
     """Runs of a trial, in [1, 1000], each with a seed of its own; a trial is worth their mean."""
     objective: tuple[Objective, ...] = ("return",)
     """Objectives by which trials are judged; with two, the best trials are those that no other one beats in both."""

@@ -269,7 +269,7 @@ class Pool:
                 kills = self._kills[one.run.name] = self._kills.get(one.run.name, 0) + 1
                 if kills <= MOST_KILLS:
                     self._board.say(
-                        f"{one.run.name} was killed; it goes on from its last checkpoint"
+                        f"{one.run.name} was {'stopped' if code == 0 else 'killed'}; it goes on from its last checkpoint"
                     )
                     self._start(one.run, slot)
                     continue

@@ -25,25 +25,36 @@ def torch_backend() -> str:
     return "cuda"
 
 
-def gpus_of(maker: str, root: Path = Path("/")) -> list[str]:
-    """Return the GPUs that this process may use, by what CUDA_VISIBLE_DEVICES calls them.
+VARIABLES = {
+    "cuda": ("CUDA_VISIBLE_DEVICES",),
+    "hip": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+}
+"""Environment variables that name the GPUs that a process may use; the first one that is set counts."""
+
+
+def count_gpus(maker: str, root: Path = Path("/")) -> int:
+    """Return how many GPUs the machine has.
 
     Args:
         maker: cuda (NVIDIA's) or hip (AMD's).
         root: that /dev, /sys and /usr are looked up in.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if maker == "hip":
+        nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
+        return sum(_text(path) not in ("", "0") for path in nodes)  # a processor's is 0
+    # On Windows' Linux they have no files of their own; that there is a driver tells of one.
+    in_windows = (root / "dev/dxg", root / "usr/lib/wsl/lib/libcuda.so.1")
+    return len(list((root / "dev").glob("nvidia[0-9]*"))) or int(
+        all(x.exists() for x in in_windows)
+    )
+
+
+def gpus_of(maker: str, root: Path = Path("/")) -> list[str]:
+    """Return the GPUs that this process may use, by what CUDA_VISIBLE_DEVICES calls them; arguments as for `count_gpus`."""
+    visible = next((os.environ[x] for x in VARIABLES[maker] if x in os.environ), None)
     if visible is not None:
         return [x for x in visible.split(",") if x.strip() and x.strip() != "-1"]
-    if maker == "cuda":
-        count = len(list((root / "dev").glob("nvidia[0-9]*")))
-        # On Windows' Linux they have no files of their own; that there is a driver tells of one.
-        in_windows = (root / "dev/dxg", root / "usr/lib/wsl/lib/libcuda.so.1")
-        count = count or int(all(path.exists() for path in in_windows))
-    else:
-        nodes = (root / "sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
-        count = sum(_text(path) not in ("", "0") for path in nodes)  # a processor's is 0
-    return [str(i) for i in range(count)]
+    return [str(i) for i in range(count_gpus(maker, root))]
 
 
 def visible_gpus(root: Path = Path("/")) -> list[str]:
@@ -57,7 +68,10 @@ def unused_gpus(root: Path = Path("/")) -> str:
     import torch
 
     backend = torch_backend()
-    count = len(gpus_of(backend or "cuda", root))
+    maker = backend or "cuda"
+    count = min(
+        len(gpus_of(maker, root)), count_gpus(maker, root)
+    )  # the variable may name what is not there
     if not count or torch.cuda.is_available():
         return ""
     there = f"{count} GPU{'s' * (count > 1)} not used: torch {torch.__version__}"

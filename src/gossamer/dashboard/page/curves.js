@@ -15,6 +15,7 @@ import { titleOf, unitOf } from "./titles.js";
 
 const STATISTICS = [["mean", "Mean"], ["median", "Median"], ["iqm", "IQM"], ["runs", "Each run"]];
 const USUAL = ["return_mean_100", "evaluation/mean"];
+const FAILED = Symbol("failed"); // among the groups that are told of: some chart has no answer
 const SEED_OPACITY = [1, 0.8, 0.62]; // in turn, so that the seeds of one colour can be told apart where they cross
 const PACE_MS = 900;
 
@@ -232,10 +233,9 @@ export class Curves {
       this.#seen = new Set();
       await Promise.all([described, ...metrics.map((metric) => this.#loadChart(metric, signal))]);
       // A run that goes on with another setting may leave its group, and nobody is in it any more.
-      for (const key of signal.aborted ? [] : [...this.#groups.keys()]) {
-        if (!this.#seen.has(key)) this.#groups.delete(key);
-      }
-      if (!signal.aborted) this.#drawLegend();
+      const gone = signal.aborted || this.#seen.has(FAILED) ? [] : [...this.#groups.keys()].filter((key) => !this.#seen.has(key));
+      for (const key of gone) this.#groups.delete(key);
+      if (gone.length) this.#drawLegend();
       for (const metric of signal.aborted ? [] : this.#metrics) {
         if (metrics.includes(metric.name)) this.#linked.chart(metric.name, {}).describe(metric.meaning, unitOf(metric));
       }
@@ -257,7 +257,10 @@ export class Curves {
       if (signal.aborted) return;
       for (const { group } of lines) {
         this.#seen.add(group.key);
-        const { n = this.#groups.size, told = new Map() } = this.#groups.get(group.key) ?? {};
+        const taken = new Set([...this.#groups.values()].map(({ n }) => n));
+        let free = 0;
+        while (taken.has(free)) free += 1;
+        const { n = free, told = new Map() } = this.#groups.get(group.key) ?? {};
         this.#groups.set(group.key, { ...group, n, told: told.set(metric, group) });
       }
       const shown = lines
@@ -270,7 +273,9 @@ export class Curves {
       if (lines.length && !shown.length) chart.note("All groups are hidden.");
       this.#drawLegend();
     } catch (error) {
-      if (!signal.aborted) chart.failed(error.message);
+      if (signal.aborted) return;
+      this.#seen.add(FAILED);
+      chart.failed(error.message);
     }
   }
 
@@ -352,10 +357,11 @@ export class Curves {
     const interval = [...this.#groups.values()].flatMap(toldBy).find((told) => told.interval?.startsWith("95"))?.interval;
     const words = { mean: "mean", median: "median", iqm: "interquartile mean" };
     const clock = statistic === this.#state.statistic ? "" : `Seeds that train at different times have no ${words[this.#state.statistic]} over the wall clock. `;
+    const alone = [...this.#groups.values()].flatMap(toldBy).some((told) => told.count === 1) ? " A shade of one run spans the rows behind a point." : "";
     const note =
       statistic === "runs"
         ? `${clock}Each line is one run; seeds of one group have one colour. A shade spans the rows behind a point.`
-        : `Lines are the ${words[statistic]} of n seeds${interval ? `, shades the ${interval} interval` : "; fewer than three seeds have no interval"}. The shade of one run alone spans the rows behind a point.`;
+        : `Lines are the ${words[statistic]} of n seeds${interval ? `, shades the ${interval} interval` : "; fewer than three seeds have no interval"}.${alone}`;
     refill(this.#legend, el("div", { class: "group-list" }, rows), el("p", { class: "quiet" }, note));
   }
 
