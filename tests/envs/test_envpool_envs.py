@@ -67,7 +67,16 @@ def test_box_actions_are_clipped_and_observations_are_float32():
 
 def test_a_restore_begins_new_episodes():
     first = rolled("envpool:CartPole-v1", 2, steps=5)
-    assert (np.abs(first.envs.restore(first.episodes, [np.zeros(5)] * 2)) <= 0.05).all()
+    restored = [
+        rolled("envpool:CartPole-v1", 2).envs.restore(np.full(2, episode), [np.zeros(5)] * 2)
+        for episode in (0, 3, 3, 7)
+    ]
+    assert all((np.abs(obs) <= 0.05).all() for obs in restored)
+    begun, third, again, seventh = restored
+    np.testing.assert_array_equal(third, again)
+    assert not np.array_equal(begun, third), "a resumed run does not play the first ones again"
+    assert not np.array_equal(third, seventh)
+    first.envs.close()
 
 
 @pytest.mark.parametrize(

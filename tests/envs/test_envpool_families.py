@@ -64,7 +64,7 @@ def test_arrays_of_a_dict_are_leaves_and_a_mission_is_left_out() -> None:
     spec = read_spec("envpool:MiniGrid-Empty-5x5-v0", AUTO)
     assert spec.leaves == (
         Leaf("direction", "discrete", (1,), (4,)),
-        Leaf("image", "vector", (7 * 7 * 21,)),
+        Leaf("image", "vector", (7 * 7 * 21,), tiles=7 * 7),
     )
     assert "not observed: mission (Text)" in spec.protocol
     assert spec.remarks == ()

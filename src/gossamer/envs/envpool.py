@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ from gossamer.system.signs_of_life import Sign
 from gossamer.types import StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -88,22 +89,23 @@ class EnvpoolEnvs(WithoutTasks):
 
         def make(episode: int) -> Any:
             try:
-                return envpool.make_gymnasium(
-                    name,
-                    num_envs=num_envs,
-                    num_threads=max(1, num_threads),
-                    **self.options,
-                    # one seed for the pool: env i is given this plus i
-                    seed=seeds.seed(0, episode) % (2**30),
-                )
+                with _without_remarks():
+                    pool = envpool.make_gymnasium(
+                        name,
+                        num_envs=num_envs,
+                        num_threads=max(1, num_threads),
+                        **self.options,
+                        # one seed for the pool: env i is given this plus i
+                        seed=seeds.seed(0, episode) % (2**30),
+                    )
+                    _ = pool.observation_space  # made here, once
+                    return pool
             except RAISED as error:
                 raise _unmade(env_id, error) from error
 
         self._make = make
         self._envs: Any = make(0)
-        with warnings.catch_warnings():
-            # EnvPool writes bounds in float64 into float32 spaces, which Gymnasium remarks upon
-            warnings.filterwarnings("ignore", message=".*precision lowered")
+        with _without_remarks():
             self._obs_space = _observed(self._envs.observation_space, told.family)
             held = SimpleNamespace(
                 observation_space=self._obs_space, action_space=self._envs.action_space
@@ -236,6 +238,14 @@ class EnvpoolEnvs(WithoutTasks):
     def close(self) -> None:
         """Free the pool and its threads."""
         self._envs.close()
+
+
+@contextmanager
+def _without_remarks() -> Generator[None]:
+    """Context without what Gymnasium remarks on bounds in float64 that EnvPool writes into float32 spaces."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*precision lowered")
+        yield
 
 
 @dataclass(frozen=True, slots=True)
