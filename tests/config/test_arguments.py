@@ -15,6 +15,7 @@ from gossamer.config import TrainConfig, parse_train, resolve
 from gossamer.config.suggestions import ELSEWHERE
 from gossamer.config.tree import names_of
 from gossamer.errors import ConfigError
+from gossamer.record.folder import RunFolder
 
 
 def typed(*words: str) -> Any:
@@ -359,12 +360,14 @@ def test_a_command_that_names_its_folder_twice_begins_the_run_or_resumes_it(
     words = ["CartPole-v1", "--run-folder", "runs/one", "--resume", f"{tmp_path}/runs/../runs/one/"]
     first = parse_train([*words, "--trust"])
     assert (first.resume, first.settings["run_folder"], first.trust) == (None, "runs/one", False)
-    (tmp_path / "runs" / "one").mkdir(parents=True)
-    for name in ("config.json", "meta.json"):
-        (tmp_path / "runs" / "one" / name).touch()
+    folder = RunFolder.create(
+        "runs/one", env_id="CartPole-v1", algorithm="a2c", topology="single", seed=1
+    )
+    folder.write_start({"seed": 1}, {}, [])
+    folder.unlock()
     early = parse_train([*words, "--trust"])
     assert early.resume is None, "it was ended before it had learnt anything: it begins anew"
-    (tmp_path / "runs" / "one" / "checkpoints" / "4").mkdir(parents=True)
+    (folder.path / "checkpoints" / "4").mkdir(parents=True)
     again = parse_train([*words, "--trust"])
     assert "run_folder" not in again.settings
     assert Path(str(again.resume)) == tmp_path / "runs" / ".." / "runs" / "one"
