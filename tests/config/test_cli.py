@@ -123,6 +123,7 @@ class Launch(types.ModuleType):
 
     def train_command(self, config: Any, **rest: Any) -> None:
         self.calls.append((config, rest))
+        rest["beginning"].over()
         if self.outcome:
             raise self.outcome
 

@@ -39,7 +39,9 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def run(*words: str, cwd: Path, mode: str = "") -> Any:
         monkeypatch.setenv("MODE", mode)
-        return gossamer_command(*words, cwd=cwd)
+        done = gossamer_command(*words, cwd=cwd)
+        monkeypatch.delenv("MODE")  # this process keeps its own habits
+        return done
 
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(SUPPORT), *sys.path]))
     return run
