@@ -97,7 +97,7 @@ def make_policy(algorithm: str, torso: str, core: str, action: str, settings: di
     gen = torch.Generator().manual_seed(1)
     envs = RandomEnvs(spec, 16, seed=2)
     obs = torch.from_numpy(np.stack([envs.obs() for _ in range(4)]))
-    policy.observe(obs, torch.ones(3, 16, dtype=torch.bool), freeze=False)
+    policy.observe(obs, torch.ones(3, 16, dtype=torch.bool))
     policy.observe_values(160.0, 4_000.0, 100)
     policy.refresh()
     for x in policy.parameters():  # biases, which begin at 0, have to be exported too

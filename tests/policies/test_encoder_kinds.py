@@ -192,7 +192,7 @@ def test_without_leaves_it_is_the_network_of_an_environment_that_lacks_them(data
         outs = ask(some, {x.name: obs[x.name] for x in left}), ask(all_there, obs)
         assert all(torch.equal(a, b) for a, b in zip(*outs, strict=True))
         for policy in (some, all_there):
-            policy.observe(obs, valid, freeze=False)
+            policy.observe(obs, valid)
             policy.refresh()
 
 

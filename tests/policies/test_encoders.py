@@ -35,7 +35,7 @@ def test_a_dict_of_vectors_is_its_flattened_array(core: Any) -> None:
         for a, b in zip(ask(nested, obs), ask(flat, array), strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
         for policy, x in ((nested, obs), (flat, array)):
-            policy.observe(x, valid, freeze=False)
+            policy.observe(x, valid)
             policy.refresh()
 
 
@@ -96,6 +96,6 @@ def test_learners_share_the_moments_of_every_leaf() -> None:
     for leaf in ("image", "switches", "type"):
         assert f"obs_moments./{leaf}.count" in names
     assert not any("pair" in x for x in names if x.startswith("obs_moments"))
-    policy.observe(observe(EVERYTHING), torch.ones((2, 6), dtype=torch.bool), freeze=False)
+    policy.observe(observe(EVERYTHING), torch.ones((2, 6), dtype=torch.bool))
     counts = {name: float(x.count) for name, x in policy.normalizers.items()}
     assert counts == {"image": 6.0, "switches": 12.0, "type": 12.0}

@@ -76,11 +76,6 @@ def masked_sum(x: Tensor, keep: Tensor) -> Tensor:
     return torch.where(keep, x, 0.0).sum()
 
 
-def masked_mean(x: Tensor, keep: Tensor) -> Tensor:
-    """Average x over the True entries of keep; 0 when there are none."""
-    return masked_sum(x, keep) / keep.sum().clamp(min=1)
-
-
 def normalized(advantage: Tensor, keep: Tensor, weight: Tensor | None = None) -> Tensor:
     """Shift and scale to mean 0 and deviation 1 over the rows of keep, without the weights that are in it.
 

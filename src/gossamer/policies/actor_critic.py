@@ -295,9 +295,9 @@ class ActorCritic(nn.Module):
         return self.value_std
 
     @torch.no_grad()
-    def observe(self, obs: Obs[Tensor], valid: Tensor, *, freeze: bool) -> None:
+    def observe(self, obs: Obs[Tensor], valid: Tensor) -> None:
         """Take a batch into the observation moments: obs [R, B, ...], valid [T, B] bool; then refresh."""
-        if not self.config.normalize_obs or freeze:
+        if not self.config.normalize_obs:
             return
         leaves = leaves_of(obs)
         for name, normalizer in self.normalizers.items():

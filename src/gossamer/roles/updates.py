@@ -404,7 +404,7 @@ class Updates:
         batch = layout.batch
         # Replayed columns have been observed when they were new.
         online = batch.columns(0, layout.num_online) if layout.replayed else batch
-        self._policy.observe(online.obs, online.valid, freeze=False)
+        self._policy.observe(online.obs, online.valid)
         if self._policy.value_norm:
             self._policy.observe_values(*self._targets)
 
