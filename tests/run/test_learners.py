@@ -14,6 +14,7 @@ from sessions import slow
 
 from gossamer.config import TrainConfig, make_config
 from gossamer.errors import ConfigError
+from gossamer.record.checkpoint import CheckpointStore
 from gossamer.run.checkpoint_contents import policy_of
 from gossamer.run.evaluate import evaluate
 from gossamer.run.load_policy import load_policy
@@ -119,6 +120,32 @@ def test_the_policy_of_a_run_is_the_average(tmp_path: Path) -> None:
     assert any(not torch.equal(x, learners[0][name]) for name, x in average.items())
     with pytest.raises(ConfigError, match="--learner 2"):
         load_policy(str(tmp_path / "run"), learner=3)
+
+
+def test_learners_that_were_not_in_step_go_on_in_step(tmp_path: Path) -> None:
+    """A run whose learners did not wait for each other is resumed with learners that do."""
+    folder = tmp_path / "run"
+    train(config(folder, "gossip", 3 * 128, **{"topology.max_staleness": "never"}), quiet=True)
+    store = CheckpointStore(folder / "checkpoints", 0)
+    saved = store.load("last")
+    ahead = {
+        "learner.update": 1,
+        "1/learner.version": 1,
+        "1/learner.update": 2,
+        "2/learner.version": 3,
+    }
+    held = {
+        name: x + ahead[name] if name in ahead else x for name, x in saved.state["held"].items()
+    }
+    store.save(saved.updates + 1, saved.tensors, {**saved.state, "held": held})
+    train(
+        config(folder, "gossip", 3 * 256, **{"topology.max_staleness": 0}),
+        resume=folder,
+        quiet=True,
+    )
+    held = store.load("last").state["held"]
+    for name in ("learner.version", "learner.update"):
+        assert held[name] == held[f"1/{name}"] == held[f"2/{name}"], name
 
 
 class Numbered(torch.nn.Linear):
