@@ -3,6 +3,7 @@
     python benchmarks/gpu.py                       # all parts that the machine has the GPUs for
     python benchmarks/gpu.py start speed --seconds 20
     python benchmarks/gpu.py --output gpu.json
+    python benchmarks/gpu.py learn --preset laser_pong --settings="--lag 0"
 
 start     seconds of a run of one batch, from the command to its end.
 speed     training with each algorithm, with more environments, other lags, precisions and networks, each with how busy the
@@ -22,6 +23,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -70,6 +72,15 @@ def main() -> None:
     parser.add_argument("--learn", type=float, default=60.0, help="seconds of a run of learn [60]")
     parser.add_argument(
         "--preset", default="pong_gpu", help="what learn runs, one of Pong [pong_gpu]"
+    )
+    parser.add_argument(
+        "--settings", type=shlex.split, default=[], help="settings of learn beside the preset's"
+    )
+    parser.add_argument(
+        "--skip-below",
+        type=float,
+        default=0.0,
+        help="learn plays no checkpoint whose last 20 training games averaged less [0]",
     )
     parser.add_argument(
         "--longest", type=float, default=1800.0, help="seconds of a run of cores to 18 [1800]"
@@ -172,7 +183,7 @@ def _learn(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
             _run(["train", "--config", asked.preset, "--seed", str(seed), "--run-folder", str(folder),
                   "--stop-after-seconds", str(asked.learn), "--stop-at-return", "none",
                   "--checkpoint-every-seconds", "3", "--keep-checkpoints", "0",
-                  "--evaluation.every-seconds", "0"])  # fmt: skip
+                  "--evaluation.every-seconds", "0", "--no-checkpoint-replay", *asked.settings])  # fmt: skip
             summary = json.loads((folder / "summary.json").read_text())
             # A run counts its seconds from its first step; a user counts them from the command.
             saved = {
@@ -180,7 +191,7 @@ def _learn(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
                 for path in (folder / "checkpoints").iterdir()
                 if path.name.isdigit()
             }
-            words = [str(folder), "--target", "18", "--episodes", "10", "--skip-below", "10", "--window", "20"]  # fmt: skip
+            words = [str(folder), "--target", "18", "--episodes", "10", "--skip-below", str(asked.skip_below), "--window", "20"]  # fmt: skip
             done = subprocess.run(
                 [sys.executable, str(script), *words], capture_output=True, text=True
             )
