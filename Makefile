@@ -64,7 +64,7 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "make: gossamer needs Python 3.11 or newer; set PYTHON=..."; exit 1; }
 	@echo "making $(VENV) (once)"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
 
 $(RUN_STAMP): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing gossamer into $(VENV) (a minute or two, once)"

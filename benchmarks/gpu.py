@@ -11,7 +11,8 @@ speed     training with each algorithm, with more environments, other lags, prec
 limit     `gossamer bench`: what stepping, inference and learning could do.
 learn     Pong to a greedy 18, three seeds: seconds from the command to the checkpoint (one every 3 s) that plays ten
           greedy games with that mean, the next one too. Checkpoints are played after the run.
-cores     the same on the processor alone: with all cores, and with two of them.
+cores     `pong` on the processor alone, one seed, with all cores and with two of them: steps/s, and seconds until the
+          last 100 training games average 18.
 several   one learner a GPU under all-reduce over NCCL and through memory, and gossip, against one alone.
 kill      a run killed with SIGKILL and resumed with --deterministic, against one that was left alone.
 
@@ -143,7 +144,9 @@ def _cores(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
     for name, before in CORES.items():
         words = ["--config", "pong", "--device", "cpu"]
         row = {"name": name, **_train(words, asked.seconds, before=before)}
-        learnt = _train([*words, "--stop-at-return", "18"], asked.longest, before=before)
+        learnt = _train(
+            [*words, "--stop-at-return", "18"], asked.longest, before=before, endless=False
+        )
         row["seconds_to_18"] = (
             learnt["seconds"] if learnt["exit"]["cause"] == "stop_at_return" else None
         )
@@ -185,7 +188,7 @@ def _learn(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
                   "--checkpoint-every-seconds", "3", "--keep-checkpoints", "0",
                   "--evaluation.every-seconds", "0", "--no-checkpoint-replay", *asked.settings])  # fmt: skip
             summary = json.loads((folder / "summary.json").read_text())
-            # A run counts its seconds from its first step; a user counts them from the command.
+            # Seconds from the command, the interpreter's start included.
             saved = {
                 int(path.name): path.stat().st_mtime - began
                 for path in (folder / "checkpoints").iterdir()
@@ -199,10 +202,12 @@ def _learn(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
             raise Failed(f"score_run.py, seed {seed}: {done.stderr.strip()[-800:]}")
         played = [json.loads(x) for x in done.stdout.splitlines() if x.startswith("{")]
         scores = [(round(saved[x["updates"]], 1), x["mean"]) for x in played]
+        means = {x["updates"]: x["mean"] for x in played}
+        # Two in a row: one between them that was not played may be worse.
         held = [
-            seconds
-            for (seconds, mean), (_, after) in itertools.pairwise(scores)
-            if min(mean, after) >= 18
+            round(saved[first], 1)
+            for first, second in itertools.pairwise(sorted(saved))
+            if min(means.get(first, -21.0), means.get(second, -21.0)) >= 18
         ]
         row = {"seed": seed, "seconds_to_18": held[0] if held else None, "scores": scores,
                **{name: summary[name] for name in ("env_steps", "seconds", "steps_per_second",
@@ -236,12 +241,18 @@ def _kill(asked: argparse.Namespace, gpus: int) -> dict[str, bool]:
     return {"survived": done.returncode == 0}
 
 
-def _train(words: list[str], seconds: float, *, before: Sequence[str] = ()) -> dict[str, Any]:
-    """Train for some time, the command behind others; return its summary, and the means of its later metrics."""
+def _train(
+    words: list[str], seconds: float, *, before: Sequence[str] = (), endless: bool = True
+) -> dict[str, Any]:
+    """Train for some time, the command behind others; return its summary, and the means of its later metrics.
+
+    Only an endless run is certain to last that long; the schedules of another are those of its settings.
+    """
+    steps = ["--total-env-steps", "100_000_000"] if endless else []
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "run"
         _run(["train", *words, "--run-folder", str(folder), "--stop-after-seconds", str(seconds),
-              "--total-env-steps", "100_000_000", "--evaluation.every-seconds", "0"], before)  # fmt: skip
+              *steps, "--evaluation.every-seconds", "0"], before)  # fmt: skip
         summary = json.loads((folder / "summary.json").read_text())
         rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     later = rows[len(rows) // 3 :]

@@ -7,7 +7,7 @@ For CartPole and for Pong: one run is left alone; another is killed again and ag
 after its first new checkpoint, and resumed. A kill counts as survived when the run came back from it;
 all of them count for nothing unless every tensor of the last checkpoint (parameters, optimizer,
 normaliser, environments, what replays hold) and every episode's return equal those of the run that was left
-alone. Settings after `--` go to both.
+alone. Settings after `--` go to both, and win over those below.
 """
 
 from __future__ import annotations
@@ -33,9 +33,16 @@ COMMON = [
     "--algorithm.num-minibatches=1",
 ]
 TASKS = {
-    "CartPole-v1": [*COMMON, "--num-envs=4", "--unroll-length=8", "--total-env-steps=60_000"],
-    "PongNoFrameskip-v4": [*COMMON, "--num-envs=8", "--total-env-steps=100_000"],
+    "CartPole-v1": [
+        *COMMON,
+        "--lag=0",
+        "--num-envs=4",
+        "--unroll-length=8",
+        "--total-env-steps=60_000",
+    ],
+    "PongNoFrameskip-v4": [*COMMON, "--lag=1", "--num-envs=8", "--total-env-steps=100_000"],
 }
+ALGORITHMS = {"CartPole-v1": "algorithm:ppo", "PongNoFrameskip-v4": "algorithm:vtrace"}
 PATIENCE_SECONDS = 1800
 
 
@@ -60,7 +67,8 @@ def main() -> None:
 def measure(env_id: str, given: list[str], folder: Path, kills: int, seed: int) -> tuple[int, bool]:
     """Return how many kills a run came back from, and whether it then equals the other run."""
     alone, killed = folder / "alone", folder / "killed"
-    words = [env_id, *given, *TASKS[env_id]]
+    own = [] if any(x.lstrip("-").startswith("algorithm:") for x in given) else [ALGORITHMS[env_id]]
+    words = [env_id, *own, *TASKS[env_id], *given]
     finish(start([*words, "--run-folder", str(alone)]))
     chance = random.Random(seed)  # noqa: S311 - moments, not secrets
     survived = 0

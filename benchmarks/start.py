@@ -48,8 +48,8 @@ def main() -> None:
             stack.callback(subprocess.run, [*git, "remove", "--force", str(other)], check=True)
         found: dict[str, list[tuple[float, float, int]]] = {name: [] for name in codes}
         for turn in range(asked.repeats):
-            for name, home in codes.items():
-                one = _start(home, asked.words, Path(place) / f"{turn}-{len(name)}")
+            for index, (name, home) in enumerate(codes.items()):
+                one = _start(home, asked.words, Path(place) / f"{turn}-{index}")
                 found[name].append(one)
                 print(f"{name}: {one[0]:.2f} s, {one[1]:.0f} MB in {one[2]} processes", flush=True)
     for name, all_of_it in found.items():

@@ -4,6 +4,7 @@ python benchmarks/watched.py page FOLDER       # a folder of benchmarks/make_run
 python benchmarks/watched.py drawn FOLDER      # the same in a browser (playwright and a chromium)
 python benchmarks/watched.py live              # how soon a new row is seen
 python benchmarks/watched.py training          # pairs of the same run, watched and not
+python benchmarks/watched.py training --pairs 2 -- --config pong
 """
 
 from __future__ import annotations
@@ -216,9 +217,9 @@ def measure_live(rows: int = 20) -> None:
         print(f"a row is seen after {statistics.mean(delays):.2f} s, at most {max(delays):.2f} s")
 
 
-def train(folder: Path, seconds: float, *, watched: bool, preset: list[str]) -> float:
+def train(folder: Path, seconds: float, *, watched: bool, given: list[str]) -> float:
     """Return the env steps a second of a run, which a page watches or not."""
-    words = [sys.executable, "-m", "gossamer", "train", *preset, "--run-folder", str(folder)]
+    words = [sys.executable, "-m", "gossamer", "train", *given, "--run-folder", str(folder)]
     words += (
         ["--stop-after-seconds", str(seconds), "--watch"]
         if watched
@@ -261,14 +262,14 @@ def look(address: str, seconds: float) -> None:
         return
 
 
-def measure_training(pairs: int, seconds: float, preset: list[str]) -> None:
+def measure_training(pairs: int, seconds: float, given: list[str]) -> None:
     """Print the speed of watched runs over that of others, pair by pair, in turns."""
     ratios: list[float] = []
     with tempfile.TemporaryDirectory() as name:
         for pair in range(pairs):
             speeds = {
                 watched: train(
-                    Path(name, f"{pair}-{watched}"), seconds, watched=watched, preset=preset
+                    Path(name, f"{pair}-{watched}"), seconds, watched=watched, given=given
                 )
                 for watched in ((False, True) if pair % 2 else (True, False))
             }
@@ -289,8 +290,9 @@ def main() -> None:
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--preset", nargs="+", default=["--config", "bench"])
-    asked = parser.parse_args()
+    own = sys.argv[1:]
+    cut = own.index("--") if "--" in own else len(own)
+    asked, words = parser.parse_args(own[:cut]), own[cut + 1 :]
     if asked.what == "page":
         measure_page(asked.folder)
     elif asked.what == "drawn":
@@ -298,7 +300,7 @@ def main() -> None:
     elif asked.what == "live":
         measure_live()
     else:
-        measure_training(asked.pairs, asked.seconds, asked.preset)
+        measure_training(asked.pairs, asked.seconds, words or ["--config", "bench"])
 
 
 if __name__ == "__main__":

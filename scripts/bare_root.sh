@@ -28,6 +28,8 @@ for folder in $( (cat /etc/pip.conf /root/.config/pip/pip.conf /root/.pip/pip.co
 done
 [ ! -d /etc/ssl/certs ] || cp -L --remove-destination /etc/ssl/certs/* "$root/etc/ssl/certs/" 2>/dev/null || true
 
+# A folder that was kept has a user and a clone of the time before.
+inside 'userdel -r gossamer 2>/dev/null || true; rm -rf /root/gossamer'
 echo "== the Dockerfile's commands"
 mkdir -p "$root/gossamer"
 (cd "$here" && cp -r pyproject.toml constraints.txt README.md LICENSE src "$root/gossamer/")

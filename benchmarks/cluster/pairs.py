@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -58,7 +59,9 @@ def train(words: list[str], seconds: float, folder: Path, *, hosts: int = 0) -> 
     command = [str(PYTHON_FOLDER / "gossamer"), "train", *words]
     command += ["--stop-after-seconds", str(seconds), "--run-folder", str(folder)]
     if not hosts:
-        subprocess.run(command, check=True, **QUIET)
+        # As many cores as two hosts have, on a larger machine too.
+        cores = ",".join(map(str, sorted(os.sched_getaffinity(0))[:2]))
+        subprocess.run(["taskset", "-c", cores, *command], check=True, **QUIET)
     else:
         with Hosts(hosts, cpus=1) as made:
             made.start(1, [*command, *ELSEWHERE], cores=2, **QUIET).wait(seconds + 120)

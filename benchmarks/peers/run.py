@@ -513,7 +513,7 @@ def measure_all(
             "device": asked.device,
             "machine": where,
         }
-        if key_of(row) in done:
+        if key_of(row) in done or (trainer.gpu_only and asked.device != "cuda"):
             continue
         if name not in installed:
             installed[name] = trainer.install()
@@ -521,7 +521,7 @@ def measure_all(
                 print(f"{name}: not installed: {installed[name]['error']}", file=sys.stderr)
             told = {"kind": "install", "trainer": name, "machine": where, **installed[name]}
             add_row(asked.output, told)
-        if "error" in installed[name] or (trainer.gpu_only and asked.device != "cuda"):
+        if "error" in installed[name]:
             continue
         found = wait_for_quiet(asked.max_load, 0 if asked.busy else asked.wait_seconds, load)
         busy = found > asked.max_load
@@ -655,7 +655,7 @@ def table(rows: list[Row], trainers: dict[str, Any] = TRAINERS) -> str:
                 for task in TASKS.values()
             ]
             cells.insert(1, ratios(name, trainer, here))
-            if missing.get(name):
+            if missing.get(name) and not any(x["trainer"] == name for x in here):
                 cells = ["does not install", *("-" for _ in cells[1:])]
             lines.append(f"| {trainer.title} | {' | '.join(cells)} |")
         if any(row["busy"] for row in here):
