@@ -58,6 +58,14 @@ def test_learners_are_done_before_their_environments_close(
     assert_whole(tmp_path)
 
 
+def test_a_learner_that_is_done_fails_no_run(tmp_path: Path) -> None:
+    """However its environments close, while another learns on."""
+    err = run_session(["broken_envs:GivesUpInClose", *RUN, *TWO, "topology:single"], tmp_path)
+    assert (tmp_path / "stuck").exists()
+    assert " died (" not in err
+    assert_whole(tmp_path)
+
+
 def test_a_learner_that_dies_when_others_have_reached_the_end(tmp_path: Path) -> None:
     """In lock-step: the one that takes over cannot know that the end has been reached."""
     run_session(["broken_envs:DiesAtItsEnd", *RUN, *IN_STEP], tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from sessions import slow
 
 from gossamer.config import TrainConfig, make_config
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.run.placements.this_process import ThisProcess
 from gossamer.run.train import train
 
 TOLD = "resumes with new episodes: an episode played again from its seed has another observation"
@@ -147,3 +150,31 @@ def test_a_run_of_before_the_trial_is_tried_when_it_is_resumed(tmp_path: Path) -
     (tmp_path / "meta.json").write_text(json.dumps(meta))
     train(config(env_id, tmp_path, 256), resume=str(tmp_path), quiet=True)
     assert meta_of(tmp_path)["env_comes_back"] is False
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_a_resumed_run_may_be_stopped_before_it_learns(
+    tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No trajectory waits after a checkpoint that is not exact, and nobody acts before the first version."""
+    settings: dict[str, Any] = {"placement": placement, "num_learners": 1}
+    train(config("CartPole-v1", tmp_path, 128, **settings), quiet=True)
+    store = CheckpointStore(tmp_path / "checkpoints", 0)
+    saved = store.load("last")
+    store.save(saved.updates, saved.tensors, {**saved.state, "exact": False})
+    start = ThisProcess.start
+
+    def start_and_stop(placed: ThisProcess, load: Any) -> None:
+        start(placed, load)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(ThisProcess, "start", start_and_stop)
+    settings |= {"stop_within_seconds": 10.0}
+    with pytest.raises(KeyboardInterrupt):
+        train(config("CartPole-v1", tmp_path, 512, **settings), resume=str(tmp_path), quiet=True)
+    log = (tmp_path / "log.txt").read_text()
+    assert "stopped by SIGINT" in log
+    assert "abandoned" not in log
+    monkeypatch.undo()
+    done = train(config("CartPole-v1", tmp_path, 512, **settings), resume=str(tmp_path), quiet=True)
+    assert done.summary["env_steps"] >= 512

@@ -437,6 +437,30 @@ class HangsInNativeClose(HangsInClose):
         hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
 
 
+class GivesUpInClose(HangsInClose):
+    """Is given up as it closes, in the process that is done first; what the other learns comes later."""
+
+    is_first: bool | None = None
+
+    def reward(self) -> float:
+        if HangsInClose.taken > 100 and GivesUpInClose.is_first is None:
+            first = Path(os.environ["STUCK_FILE"]).with_suffix(".first")
+            GivesUpInClose.is_first = False
+            with suppress(FileExistsError), first.open("x"):
+                GivesUpInClose.is_first = True
+        if GivesUpInClose.is_first is False and HangsInClose.taken < 200:
+            HangsInClose.taken = 200
+            until = time.monotonic() + 60.0
+            while not Path(os.environ["STUCK_FILE"]).exists() and time.monotonic() < until:
+                time.sleep(0.05)
+            time.sleep(1.0)
+        return super().reward()
+
+    def fail(self) -> None:
+        if GivesUpInClose.is_first:
+            raise BaseExceptionGroup("", [KeyboardInterrupt()])
+
+
 class CrashesInClose(HangsInClose):
     """Takes its process with it."""
 

@@ -225,6 +225,17 @@ def test_a_run_ends_with_what_watches_it(tmp_path: Path) -> None:
             trains.kill()
 
 
+def test_a_run_that_is_killed_is_told_as_killed(tmp_path: Path) -> None:
+    """As on this machine: it goes on, where an exit code would say that it failed."""
+    words = [str(tmp_path), str(os.getpid()), *FOREVER, str(tmp_path / "s1")]
+    with subprocess.Popen([sys.executable, "-m", WATCHER, *words]) as watcher:
+        try:
+            soon(lambda: run_of(psutil.Process(watcher.pid))).kill()
+            assert watcher.wait(PATIENCE_SECONDS) == -signal.SIGKILL
+        finally:
+            watcher.kill()
+
+
 def test_no_run_begins_for_a_process_that_is_gone(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()

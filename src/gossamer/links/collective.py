@@ -20,6 +20,8 @@ EXCHANGE_SECONDS = 300.0
 """Longest time for numbers to travel: everyone has been seen to be there before they are sent."""
 GRACE_SECONDS = 5.0
 """Within which a dead process is noticed."""
+FAR_GRACE_SECONDS = 60.0
+"""Within which a cluster notices a dead machine."""
 
 
 class Collective:
@@ -29,14 +31,21 @@ class Collective:
         backend: "nccl", for learners with a GPU each, or "gloo".
         meeting: where the learners find each other: a file that is not there yet, or HOST:PORT of a store.
         interface: name of the network interface to use; empty: torch chooses.
+        grace_seconds: how long whoever ends learners may take to notice that one of them has died.
         rank: of this learner.
         num_learners: how many there are.
     """
 
     def __init__(
-        self, backend: str, meeting: str, rank: int, num_learners: int, interface: str = ""
+        self,
+        backend: str,
+        meeting: str,
+        rank: int,
+        num_learners: int,
+        interface: str = "",
+        grace_seconds: float = GRACE_SECONDS,
     ):
-        self._num_learners = num_learners
+        self._num_learners, self._grace_seconds = num_learners, grace_seconds
         if interface:
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 os.environ.setdefault(name, interface)
@@ -59,7 +68,7 @@ class Collective:
         except RuntimeError as error:
             # One that dies cuts the others off at once. They are ended as soon as the supervisor knows whose
             # fault it is; only if nobody has died it is theirs.
-            time.sleep(GRACE_SECONDS)
+            time.sleep(self._grace_seconds)
             raise RunFailed(
                 f"the connection between learners broke: {' '.join(str(error).split())}"
             ) from error

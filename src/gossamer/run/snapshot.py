@@ -28,8 +28,13 @@ MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeE
 """Errors that are raised where a checkpoint's content is not of the kind that is expected."""
 
 
-def take(learners: HostLearners, *, copies: bool = True) -> dict[int, LearnerState]:
-    """Return everything needed to continue exactly, by rank; without `copies` with the tensors themselves.
+def take(learners: HostLearners, *, begun: bool, copies: bool = True) -> dict[int, LearnerState]:
+    """Return everything needed to continue exactly, by rank.
+
+    Args:
+        learners: whose state.
+        begun: a version has been learnt in this session: before that nobody acts.
+        copies: not the tensors themselves.
 
     Called between two versions. Where roles overlap the newest is published afterwards: at lag 0 and 1 the
     actor then has finished the trajectory in flight and waits for that version; at lag free it is held at
@@ -38,7 +43,7 @@ def take(learners: HostLearners, *, copies: bool = True) -> dict[int, LearnerSta
     """
     found: dict[int, LearnerState] = {}
     for parts in learners.parts:
-        state = _take(parts, exact=learners.exact)
+        state = _take(parts, exact=learners.exact, begun=begun)
         if copies:
             state = msgspec.structs.replace(state, tensors=copy_outside_heap(state.tensors))
         found[parts.learner.rank] = state
@@ -46,11 +51,10 @@ def take(learners: HostLearners, *, copies: bool = True) -> dict[int, LearnerSta
     return found
 
 
-def _take(parts: LearnerBundle, *, exact: bool) -> LearnerState:
+def _take(parts: LearnerBundle, *, exact: bool, begun: bool) -> LearnerState:
     held: dict[str, Any] = {f"learner.{k}": x for k, x in parts.learner.state_dict().items()}
     if exact:
-        # Before the first version nobody has acted yet.
-        waiting = min(parts.plan.lag or 0, parts.learner.version)
+        waiting = min(parts.plan.lag or 0, parts.learner.version) if begun else 0
         for i, trajectory in enumerate(parts.queue.wait_full(waiting)):
             held |= {f"queue.{i}.{name}": x for name, x, _ in trajectory.each()}
     with parts.gate.held():

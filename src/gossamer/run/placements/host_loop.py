@@ -113,7 +113,7 @@ class HostLoop:
     def _save(self, number: int) -> list[Event]:
         began, last = time.monotonic(), number == FINAL
         self._before_snapshot()
-        state = snapshot.take(self._learners, copies=self._here)
+        state = snapshot.take(self._learners, begun=self._has_learnt, copies=self._here)
         took = time.monotonic() - began
         self._learners.first.checkpoint_seconds += took
         # Episodes of a trajectory that was waited for belong to the snapshot.

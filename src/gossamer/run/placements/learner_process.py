@@ -129,12 +129,23 @@ def _learn(
         if task.initial is not None and not snapshot.restore(learners, task.initial):
             spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
         if task.transport != "memory":
-            from gossamer.links.collective import Collective, interface_of
+            from gossamer.links.collective import (
+                FAR_GRACE_SECONDS,
+                GRACE_SECONDS,
+                Collective,
+                interface_of,
+            )
 
             learners.meet()
             interface = interface_of(task.machine) if task.machine else ""
+            grace = FAR_GRACE_SECONDS if task.machine else GRACE_SECONDS
             collective = Collective(
-                task.transport, task.meeting, task.ranks[0], config.num_learners, interface
+                task.transport,
+                task.meeting,
+                task.ranks[0],
+                config.num_learners,
+                interface,
+                grace,
             )
         learners.join(late=bool(task.donors), collective=collective)
         for parts in learners.parts:

@@ -99,6 +99,8 @@ class ProcessHost:
                     self._place_actor(task)
                 case MessagesWritten():
                     self._on_mail()
+                case _ if self.over:
+                    pass  # what comes behind its last is no part of the run: an environment may fail when it is closed
                 case _:
                     self._ready = self._ready or isinstance(told, Ready)
                     self.over = self.over or isinstance(told, Done)

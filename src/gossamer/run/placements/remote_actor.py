@@ -8,6 +8,7 @@ rebuilt in the learner's memory.
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import threading
 import time
@@ -34,6 +35,7 @@ from gossamer.run.placements.child_protocol import (
     ActorState,
     Collect,
     Collected,
+    EndActor,
     LoadState,
     PlaceActor,
     RemoteReply,
@@ -208,13 +210,25 @@ class TcpTeamLink:
         self._wire.send(ActorLocated(os.getpid(), task.machine))
         self._slot, self._packet = slot, TrajectoryPacket(task.spec, slot)
         self._beats = (-1, 0.0)
+        self._inbox: queue.SimpleQueue[ActorRequest] = queue.SimpleQueue()
+        # However long it makes environments or collects: a team whose messages nobody takes gives it up.
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        """Take what the team asks, to its end; when the team is gone this process ends, without writing anything."""
+        while True:
+            try:
+                asked = self._wire.receive(ActorRequest, keeps=(Collect, LoadState))
+            except (OSError, ValueError):
+                os._exit(1)
+            if not isinstance(asked, StillHere):
+                self._inbox.put(asked)
+            if isinstance(asked, EndActor):
+                return  # the connection may end while environments are closed
 
     def request(self) -> ActorRequest:
-        """Wait for what the team asks next; when the team is gone this process ends, without writing anything."""
-        try:
-            return self._wire.receive(ActorRequest, keeps=(LoadState,))
-        except (OSError, ValueError):
-            os._exit(1)
+        """Wait for what the team asks next."""
+        return self._inbox.get()
 
     def params(self, asked: Collect, version: int) -> tuple[int, Sequence[Tensor]] | None:
         """Return the version to act with and its numbers; None: the one that acts."""

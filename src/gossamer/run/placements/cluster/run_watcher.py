@@ -42,6 +42,10 @@ def main(folder: str, parent: int, words: list[str]) -> int:
     while process.poll() is None and os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     if os.getppid() == parent:
+        if (
+            process.returncode < 0
+        ):  # killed, as by a system short of memory: an exit code would not tell that
+            os.kill(me, signal.SIGKILL)
         return process.returncode
     process.kill()  # what it could still save would go with the folder
     process.wait()
