@@ -142,6 +142,18 @@ def test_who_does_not_install_and_who_needs_a_gpu_are_not_run(tmp_path: Path) ->
     assert "| C | none | yes |" in text
 
 
+def test_what_does_not_install_today_keeps_the_results_it_has(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    RUN.measure_all(
+        asked(output, "--tasks", "pong-speed", "--repeats", "1"), {"a": FakeTrainer("A")}, idle
+    )
+    before = RUN.table(RUN.read_rows(output), {"a": FakeTrainer("A")}).splitlines()
+    RUN.add_row(output, {"kind": "install", "trainer": "a", "machine": "another", "error": "no"})
+    after = RUN.table(RUN.read_rows(output), {"a": FakeTrainer("A")}).splitlines()
+    (told,) = [line for line in before if line.startswith("| A | 1")]
+    assert told in after
+
+
 def row(task: str, trainer: str, seed: int, **more: Any) -> dict[str, Any]:
     """Return what a run adds to the output."""
     return {

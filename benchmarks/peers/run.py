@@ -513,7 +513,7 @@ def measure_all(
             "device": asked.device,
             "machine": where,
         }
-        if key_of(row) in done or (trainer.gpu_only and asked.device != "cuda"):
+        if key_of(row) in done:
             continue
         if name not in installed:
             installed[name] = trainer.install()
@@ -521,7 +521,7 @@ def measure_all(
                 print(f"{name}: not installed: {installed[name]['error']}", file=sys.stderr)
             told = {"kind": "install", "trainer": name, "machine": where, **installed[name]}
             add_row(asked.output, told)
-        if "error" in installed[name]:
+        if "error" in installed[name] or (trainer.gpu_only and asked.device != "cuda"):
             continue
         found = wait_for_quiet(asked.max_load, 0 if asked.busy else asked.wait_seconds, load)
         busy = found > asked.max_load
