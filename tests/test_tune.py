@@ -10,6 +10,7 @@ import pytest
 from gossamer.config import layers as layers_module
 from gossamer.config import resolve
 from gossamer.config.cores import MACHINE, row_for
+from gossamer.errors import ConfigError
 from gossamer.record.tuned import tuned_entries
 from gossamer.tools import tune
 from gossamer.tools.prediction import Rates, predicted
@@ -140,3 +141,17 @@ def test_predictions_know_contention_passes_and_who_waits() -> None:
     assert RATES.beside(16) == pytest.approx(0.8)
     assert RATES.beside(10_000) == 0.3
     assert Rates(1.0, 1.0, 1.0, 0.5, 1).beside(8) == 1.0, "one core tells nothing of others"
+
+
+def test_a_change_that_is_refused_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def rate(_: Any, changes: dict[str, Any], seconds: float) -> float:
+        if changes.get("num_envs", 0) > 8:
+            raise ConfigError("there is memory for 8 environments")
+        return 1500.0 if "num_envs" in changes else 1000.0
+
+    monkeypatch.setattr(tune, "measured_rate", rate)
+    tune.main("CartPole-v1", seconds=100.0, output=str(tmp_path / "t.toml"))
+    assert "num_envs = 16: there is memory for 8 environments" in capsys.readouterr().out
+    assert tomllib.loads((tmp_path / "t.toml").read_text()) == {"num_envs": 4}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
 
 import pytest
 import torch
@@ -160,3 +161,27 @@ def test_a_call_that_cannot_be_taken_does_not_end_the_waiting(
 
 def test_waiting_for_a_call_ends_when_none_is_wanted() -> None:
     assert Listener("127.0.0.1").accept(lambda: False) is None
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux has it")
+def test_small_messages_that_do_not_arrive_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long before they fill the memory that the system keeps for what is on its way."""
+    monkeypatch.setattr(wire, "SILENT_SECONDS", 0.5)
+    with socket.socket() as listener, socket.socket() as caller:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        caller.connect(listener.getsockname())
+        deaf, _ = listener.accept()
+        one = Wire(caller)
+        with deaf:
+            one.send(Said("a", (torch.zeros(100_000, dtype=torch.uint8),)))
+
+            def send_some() -> None:  # 5 KB
+                for _ in range(100):
+                    one.send(Said("b"))
+                    time.sleep(0.1)
+
+            with pytest.raises(OSError, match="timed out"):
+                send_some()

@@ -99,6 +99,11 @@ def _main(words: list[str]) -> int:
     except RunFailed as error:
         _complain(error)
         return 1
+    except PermissionError as error:
+        if error.filename is None:
+            raise
+        _complain(ConfigError(f"{error.filename} cannot be read or written: {error.strerror}"))
+        return 2
     except KeyboardInterrupt:  # outside training, which has a handler of its own
         print("gossamer: interrupted", file=sys.stderr)
         return INTERRUPTED

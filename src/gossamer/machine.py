@@ -10,7 +10,6 @@ import os
 import platform
 import shlex
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
 
 T = TypeVar("T")
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
-"""Those that end a run cleanly: SIGHUP comes when a terminal is closed, SIGUSR1 is Slurm's warning before a job's time is over."""
 FEW_CORES = 4
 """Up to this many, threads share one arena of memory without getting in each other's way."""
 MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 32 << 20}

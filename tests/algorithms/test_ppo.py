@@ -205,3 +205,9 @@ def test_the_learning_rate_follows_the_kl():
     off = state_for()
     PPO().after_version(off, {"learner/mean_kl_nats": 9.0})
     assert off.lr_scale == 1.0
+
+
+def test_a_minibatch_without_rows_leaves_the_rate_as_it_is():
+    algorithm, state = PPO(target_kl_nats=0.1), state_for()
+    algorithm.after_version(state, {"learner/loss": 1.0})
+    assert state.lr_scale == 1.0

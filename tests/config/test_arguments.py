@@ -368,8 +368,8 @@ def test_a_command_that_names_its_folder_twice_begins_the_run_or_resumes_it(
     early = parse_train([*words, "--trust"])
     assert early.resume is None, "it was ended before it had learnt anything: it begins anew"
     (folder.path / "checkpoints" / "4").mkdir(parents=True)
-    again = parse_train([*words, "--trust"])
-    assert "run_folder" not in again.settings
+    again = parse_train([*words, "--trust", "--init-from", "runs/first"])
+    assert not {"run_folder", "init_from"} & {*again.settings}
     assert Path(str(again.resume)) == tmp_path / "runs" / ".." / "runs" / "one"
     assert again.trust
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -377,3 +377,9 @@ def test_a_command_that_names_its_folder_twice_begins_the_run_or_resumes_it(
     assert home.resume == "~/runs/one"
     with pytest.raises(ConfigError, match="give both the same folder"):
         parse_train(["CartPole-v1", "--run-folder", "other", "--resume", "runs/one"])
+
+
+@pytest.mark.parametrize("word", ["19,5", "CartPole-v1"])
+def test_a_return_that_is_no_number_is_refused_without_one_that_nobody_wants(word: str) -> None:
+    with pytest.raises(ConfigError, match=r"it must be a number or none$"):
+        typed("x:y", "--stop-at-return", word)

@@ -85,6 +85,9 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         ("tune CartPole-v1 --output tuned.json", "ends in .toml"),
         ("runs nowhere", "nowhere"),
         ("list things", "things is not understood"),
+        ("tune CartPole-v1 --output no/tuned.toml", "the folder"),
+        ("compare a --threshold -1e3 b", "no run 'a'"),
+        ("compare a --plot x.png b", "no run 'a'"),
         ("train --resume nowhere", "nowhere"),
         ("train --resume nowhere --run-folder x", "--run-folder cannot be given with --resume"),
         ("train", "gossamer train CartPole-v1"),
@@ -335,3 +338,13 @@ def test_public_names_resolve_lazily() -> None:
     assert set(dir(gossamer)) == set(gossamer.__all__)
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = gossamer.trian  # type: ignore[attr-defined]
+
+
+def test_what_may_not_be_read_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "/root/x")
+
+    monkeypatch.setattr("gossamer.record.runs.list_runs", denied)
+    assert cli.main(["runs", "/root/x"]) == 2
+    err = capsys.readouterr().err
+    assert err == "gossamer: /root/x cannot be read or written: Permission denied\n"

@@ -872,3 +872,25 @@ def test_checkpoints_tell_their_env_steps(root: Path) -> None:
     told = ask(root, "/api/run", run=run)["checkpoints"]
     found = {x["updates"]: x["env_steps"] for x in told}
     assert (found[30], found[35], found[40]) == (3072, None, 4096)
+
+
+def test_what_checkpoints_tell_is_read_once_until_one_is_replaced(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = ids(root)[0]
+    for name in ("40", "best"):
+        saved_checkpoint(root, run, name)
+    app, read = client(root), list[str]()
+
+    def told() -> list[Any]:
+        return app.get("/api/run", params={"run": run}).json()["checkpoints"]
+
+    first = told()
+    inner = RunFiles.json
+    monkeypatch.setattr(RunFiles, "json", lambda self, name: read.append(name) or inner(self, name))
+    assert told() == first
+    assert not [x for x in read if x.startswith("checkpoints/40")]
+    manifest = root / run / "checkpoints/best/manifest.json"
+    manifest.unlink()
+    manifest.write_text('{"updates": 41, "score": 9.5}')
+    assert {x["updates"] for x in told()} == {40, 41}

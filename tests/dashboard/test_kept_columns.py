@@ -77,3 +77,9 @@ def test_a_file_without_room_is_read_all_the_same_when_waited_for(root: Path) ->
     assert len(table.columns[LEARNER]) == ROWS
     assert columns.num_bytes <= BYTES // 2
     columns.close()
+
+
+def test_a_column_may_be_asked_for_twice(root: Path) -> None:
+    """As a metric over itself."""
+    table = Columns(Root(root)).read("a", FILE, ["x", "x"], wait=True)
+    assert table.columns["x"].tolist() == [1.5] * ROWS

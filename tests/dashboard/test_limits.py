@@ -48,6 +48,8 @@ TURNS = "Acting and learning take turns. Overlap them: --lag 1"
             "other programs 1.0. Acting and learning take turns, as they must",
         ),
         (LEARNING, config("ppo"), ONE, "the run uses 0.7 of 1 core, other programs 0.2"),
+        (LOCK_STEP, config("ppo") | {"lag": "1"}, ALL, "wait for each other: the learner 30%"),
+        (LOCK_STEP, config("ppo") | {"lag": "free"}, ALL, "Actor-bound"),
         ({}, config("ppo"), None, "Not known yet"),
     ],
 )

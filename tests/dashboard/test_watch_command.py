@@ -95,6 +95,9 @@ def test_a_new_row_is_told_of(tmp_path: Path) -> None:
         watching(str(tmp_path), "--port", "0") as (_, address, _said),
         urllib.request.urlopen(address + "events", timeout=WAIT_SECONDS) as events,
     ):
+        lines = [events.readline().strip() for _ in range(3)]
+        assert lines[1] == b"event: version"
+        assert int(lines[2].removeprefix(b"data: ")) >= 0
         # The first look tells of the run; what comes after it is a new row.
         while events.readline().strip() != b"event: runs":
             pass

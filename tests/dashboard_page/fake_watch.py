@@ -295,6 +295,7 @@ class FakeWatch:
         self.was_down = False
         self.exact = True  # all rows stand behind what is drawn
         self.machine = "this machine"
+        self.last_words: list[str] = []  # of every log
         self.spikes: dict[
             str, list[int]
         ] = {}  # rows in which a metric is a thousand times as large
@@ -569,8 +570,11 @@ class FakeWatch:
                 },
             ],
             "log": [
-                f"12:00:{n % 60:02} steps {n * 1000:,}/100,000 return {n * 4.5:.2f} <b>not markup</b>"
-                for n in range(60)
+                *(
+                    f"12:00:{n % 60:02} steps {n * 1000:,}/100,000 return {n * 4.5:.2f} <b>not markup</b>"
+                    for n in range(60)
+                ),
+                *self.last_words,
             ],
             "evaluations": [evaluation(n) for n in range(1, 6)],
             "limits": {
@@ -787,7 +791,7 @@ class Handler(BaseHTTPRequestHandler):
         listener: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         watch.listeners.add(listener)
         try:
-            self.wfile.write(b": hello\n\n")
+            self.wfile.write(f"event: version\ndata: {watch.version}\n\n".encode())
             while (said := listener.get()) is not None:
                 self.wfile.write(said.encode())
         except OSError:

@@ -129,6 +129,73 @@ def test_runs_are_searched_filtered_sorted_and_grouped(page: Page) -> None:
     expect(rows).to_have_count(7)
 
 
+def test_what_is_pressed_while_runs_train_is_clicked(page: Page, watch: FakeWatch) -> None:
+    visit(page, "#/runs?group=env_id")
+    places = (
+        (page.locator(".chip", has_text="running"), page.locator(".chip[aria-pressed=true]", has_text="running")),
+        (page.locator(".group-toggle", has_text="Pong"), page.locator(".group-toggle[aria-expanded=false]", has_text="Pong")),
+        (page.locator(".group-toggle", has_text="Pong"), page.locator(".group-toggle[aria-expanded=true]", has_text="Pong")),
+        (row(page, PONG).locator("input"), row(page, PONG).locator("input:checked")),
+    )  # fmt: skip
+    for i, (pressed, done) in enumerate(places):
+        pressed.hover()
+        page.mouse.down()
+        watch.grow(PONG, mean_return=20.0 + i)
+        page.wait_for_timeout(300)
+        page.mouse.up()
+        expect(done).to_have_count(1)
+    expect(row(page, PONG)).to_contain_text("23")  # what was held back has come
+
+
+def test_the_focus_stays_where_it_is_while_runs_train(page: Page, watch: FakeWatch) -> None:
+    visit(page, "#/runs?group=env_id")
+    where = "[document.activeElement.tagName, document.activeElement.getAttribute('aria-label')]"
+    for i, place in enumerate(
+        (
+            row(page, PONG).locator("input"),
+            row(page, PONG).locator("button.edit"),
+            row(page, PONG).locator(".run-name"),
+            page.locator(".group-toggle", has_text="Pong"),
+            page.locator(".group-row", has_text="Pong").locator("input"),
+            row(page, SEEDS[0]).locator("input"),
+        )
+    ):
+        place.focus()
+        before = page.evaluate(where)
+        watch.grow(PONG, mean_return=30.0 + i)
+        expect(row(page, PONG)).to_contain_text(f"{30 + i}")
+        assert page.evaluate(where) == before
+
+
+def test_a_search_finds_what_the_table_shows(page: Page, watch: FakeWatch) -> None:
+    for i, run in enumerate(SEEDS):
+        watch.runs[run]["settings"] |= {"value_norm": i < 2, "stop_at_return": None if i else 9.0}
+    visit(page, "#/runs?search=value_norm=on")
+    rows, search = page.locator("tr[data-run]"), page.get_by_label("Search runs")
+    expect(rows).to_have_count(2)
+    for typed, count in (
+        ("value_norm=off", 4),
+        ("stop_at_return=none", 5),
+        ("stop_at_return=0", 0),
+    ):
+        search.fill(typed)
+        expect(rows).to_have_count(count)
+
+
+@pytest.mark.own_page
+def test_what_happens_before_the_page_listens_is_read(page: Page, watch: FakeWatch) -> None:
+    def late(route: Route) -> None:
+        if not watch.runs[PONG].get("seen_late"):
+            watch.runs[PONG] |= {"state": "done", "mean_return": 12.25, "seen_late": True}
+            watch.version += 1
+        route.continue_()
+
+    page.route("**/events", late)
+    visit(page, "#/runs")
+    expect(row(page, PONG)).to_contain_text("12.25")
+    expect(row(page, PONG)).to_contain_text("done")
+
+
 def test_ticked_runs_become_curves_with_seeds_grouped(page: Page) -> None:
     visit(page, "#/runs?search=cartpole+state=done")
     page.get_by_label("Select all runs that are shown").check()
@@ -1184,6 +1251,33 @@ def look_away(page: Page, *, hidden: bool) -> None:
     )
 
 
+def test_a_run_that_fails_shows_why_without_a_new_row(page: Page, watch: FakeWatch) -> None:
+    visit(page, f"#/run?run={quote(PONG)}&section=log")
+    log = page.locator("pre.log")
+    expect(log).not_to_be_empty()
+    watch.last_words = ["RuntimeError: the simulator is gone"]
+    watch.runs[PONG] |= {"state": "failed"}
+    watch.version += 1
+    watch.tell("runs", {"version": watch.version, "runs": [watch.runs[PONG]], "gone": []})
+    expect(log).to_contain_text("RuntimeError: the simulator is gone")
+
+
+@pytest.mark.own_page
+def test_of_hidden_tabs_one_listens_which_keeps_the_server(page: Page, watch: FakeWatch) -> None:
+    page.clock.install()
+    visit(page, "#/runs")
+    row(page, PONG).wait_for()
+    look_away(page, hidden=True)
+    page.clock.fast_forward(31_000)
+    watch.grow(PONG, mean_return=8.5)
+    expect(row(page, PONG)).to_contain_text("8.5")
+    look_away(page, hidden=False)
+    watch.grow(PONG, mean_return=9.5)
+    expect(row(page, PONG)).to_contain_text("9.5")
+    # The next one that is hidden has its turn.
+    until(page, "navigator.locks.query().then(({ held }) => !held.length)")
+
+
 @pytest.mark.own_page
 def test_a_tab_that_was_hidden_reads_what_it_missed(page: Page, watch: FakeWatch) -> None:
     page.clock.install()
@@ -1191,6 +1285,10 @@ def test_a_tab_that_was_hidden_reads_what_it_missed(page: Page, watch: FakeWatch
     page.locator('[data-chart="return"][data-drawn]').wait_for()
     page.locator("nav a[data-view=runs]").click()
     expect(row(page, PONG)).to_contain_text("running")
+    # Another hidden tab listens already.
+    page.evaluate(
+        "() => { navigator.locks.request('the hidden tab that listens', () => new Promise(() => {})); }"
+    )
     look_away(page, hidden=True)
     page.clock.fast_forward(31_000)
     # It ends while nobody listens.

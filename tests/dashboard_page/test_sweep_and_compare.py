@@ -364,6 +364,15 @@ def test_runs_that_are_gone_are_told_and_the_others_shown(pages: Pages, changing
             expect(other.locator(".nothing")).to_contain_text("Which runs?")
 
 
+def test_what_is_typed_last_does_not_bring_a_view_back_that_was_left(page: Page, root: Path) -> None:  # fmt: skip
+    visit(page, compare(root))
+    page.get_by_label("When is a return reached?").fill("77")
+    page.locator("nav a[data-view=runs]").click()
+    page.locator("tr[data-run]").first.wait_for()
+    page.wait_for_timeout(700)
+    assert "#/runs" in page.url
+
+
 def test_names_from_files_are_text(other: Page, folder: Path) -> None:
     evil = "<img src=x onerror=alert(1)>"
     sweep = make_sweep(folder, search={evil: ["<b>bold</b>", evil]})

@@ -8,6 +8,7 @@ import sys
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 import numpy as np
+import psutil
 import pytest
 from waiting import PATIENCE_SECONDS
 
@@ -15,6 +16,7 @@ from gossamer.envs.registry import make_vec_env
 from gossamer.envs.settings import EnvConfig
 from gossamer.envs.workers import EnvWorkerDied
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.system.ignored_signals import STOP_SIGNALS
 
 
 @pytest.fixture
@@ -119,12 +121,47 @@ def test_those_that_were_made_are_closed_where_one_cannot_be(tmp_path, monkeypat
     assert not list(tmp_path.glob("*.lives"))
 
 
-def test_workers_ignore_ctrl_c(envs):
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_workers_ignore_what_a_terminal_or_a_cluster_sends_to_all(envs, number):
     envs.start(np.zeros(4, np.int64))
     for process in envs.processes:
-        os.kill(process.pid, signal.SIGINT)
-    envs.send(np.zeros(4, np.int64))
-    envs.recv()
+        os.kill(process.pid, number)
+    for _ in range(3):
+        envs.send(np.zeros(4, np.int64))
+        envs.recv()
+
+
+def test_programs_of_an_environment_in_a_worker_do_as_they_are_asked():
+    settings = EnvConfig(workers=1)
+    envs = make_vec_env("broken_envs:StartsPrograms", num_envs=2, seed=1, settings=settings)
+    envs.start(np.zeros(2, np.int64))
+    for _ in range(50):  # two episodes
+        envs.send(np.zeros(2, np.int64))
+        envs.recv()
+    envs.close()
+
+
+LEFT = """
+import numpy as np
+from gossamer.envs.registry import make_vec_env
+from gossamer.envs.settings import EnvConfig
+
+if __name__ == "__main__":
+    envs = make_vec_env("CartPole-v1", num_envs=2, seed=1, settings=EnvConfig(workers=2))
+    envs.start(np.zeros(2, np.int64))
+    print(*(x.pid for x in envs.processes))
+"""
+
+
+def test_a_program_that_closes_nothing_ends_with_its_workers(tmp_path):
+    script = tmp_path / "left.py"
+    script.write_text(LEFT)
+    words = [sys.executable, str(script)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not any(map(psutil.pid_exists, map(int, done.stdout.split())))
 
 
 @pytest.mark.parametrize("workers", [-1, 3, 8])

@@ -65,6 +65,17 @@ def test_box_actions_are_clipped_and_observations_are_float32():
     np.testing.assert_array_equal(rolling.step(far).obs, same.step(near).obs)
 
 
+def test_a_start_with_later_episodes_does_not_play_the_first_ones_again():
+    """As a resumed run begins, whose environments cannot be brought back."""
+    first, again, later = (
+        rolled("envpool:CartPole-v1", 2).envs.start(np.full(2, episode)) for episode in (5, 5, 9)
+    )
+    begun = rolled("envpool:CartPole-v1", 2).obs
+    np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, later)
+    assert not np.array_equal(first, begun)
+
+
 def test_a_restore_begins_new_episodes():
     first = rolled("envpool:CartPole-v1", 2, steps=5)
     restored = [
@@ -86,6 +97,7 @@ def test_a_restore_begins_new_episodes():
         ("envpool:CartPole-v1", EnvConfig(stuck_steps=5), "--env.stuck-steps"),
         ("envpool:Pong-v5", EnvConfig(stuck_steps=5), "--env.stuck-steps"),
         ("envpool:CartPole-v1", EnvConfig(workers=2), "--env.workers"),
+        ("envpool:Pong-v5", EnvConfig(workers=2), "--env.workers"),
         ("envpool:Ant-v5", EnvConfig(frame_skip=2), "--env.frame-skip"),
     ],
 )

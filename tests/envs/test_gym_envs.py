@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
 from rolling import Rolling, assert_resumes, assert_same_rows, random_actions
 
 from gossamer.envs.registry import make_vec_env, read_spec
@@ -400,3 +401,14 @@ def test_a_name_is_suggested_whatever_its_version_is() -> None:
             read_spec("Plain-v3", EnvConfig())
     finally:
         del gymnasium.registry["Plain"]
+
+
+def test_a_limit_of_the_function_behind_an_id_is_kept(monkeypatch):
+    def maze():
+        return TimeLimit(gymnasium.make("CartPole-v1").unwrapped, 5000)
+
+    monkeypatch.setitem(
+        gymnasium.registry, "Maze-v0", gymnasium.envs.registration.EnvSpec("Maze-v0", maze)
+    )
+    assert read_spec("Maze-v0", EnvConfig()).max_episode_steps == 5000
+    assert read_spec("Maze-v0", EnvConfig(), 70).max_episode_steps == 70

@@ -74,6 +74,9 @@ def test_a_missing_package_is_named(
 class FakeWandb(ModuleType):
     """Keeps what it is given; the package itself wants an account."""
 
+    class Error(Exception):
+        """As the package's own."""
+
     def __init__(self) -> None:
         super().__init__("wandb")
         self.settings: list[dict[str, Any]] = []
@@ -120,3 +123,19 @@ def test_wandb_takes_the_project_of_its_own_variable_and_stays_there(
     monkeypatch.setenv("WANDB_PROJECT", "robots")
     WandbLog(tmp_path / "a", {}).close()
     assert (fake.settings[-1]["id"], fake.settings[-1]["project"]) == ("abc", "gossamer")
+
+
+def test_what_wandb_refuses_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeWandb()
+
+    def refuse(**_: Any) -> None:
+        raise fake.Error("api_key not configured (no-tty).\n call wandb.login")
+
+    monkeypatch.setattr(fake, "init", refuse)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with pytest.raises(
+        ConfigError, match=r"--wandb: api_key not .*wandb\.login; type: wandb login"
+    ):
+        WandbLog(tmp_path, {})

@@ -223,3 +223,25 @@ def test_more_envs_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.Mo
     for env in range(4):
         _, rows = read_monitor(tmp_path / "monitor" / f"{env}.monitor.csv")
         assert [int(row["r"]) for row in rows] == [env, env + 4, env + 8]
+
+
+def test_lines_that_waited_when_a_run_was_killed_are_written_by_the_next_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics_module, "MAX_OPEN_MONITORS", 2)
+    killed = EpisodeLog(tmp_path, 0.0, "Pong")
+    for i in range(8):
+        killed.write(
+            env=i % 4, episode_return=i, length=1, env_steps=i, time_s=i, info={"mass": i / 2}
+        )
+    assert len(list((tmp_path / "monitor").iterdir())) == 2
+    log = EpisodeLog(tmp_path, 0.0, "Pong")
+    assert log.count == 8
+    log.write(env=3, episode_return=9, length=1, env_steps=9, time_s=9, info={"mass": 4.5})
+    log.close()
+    for env in range(4):
+        _, rows = read_monitor(tmp_path / "monitor" / f"{env}.monitor.csv")
+        returns = [env, env + 4, *([9] if env == 3 else [])]
+        assert [int(row["r"]) for row in rows] == returns
+        assert [float(row["mass"]) for row in rows] == [x / 2 for x in returns]
+    killed.close()

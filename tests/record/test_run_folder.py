@@ -121,6 +121,46 @@ def test_a_run_that_was_ended_before_it_learnt_anything_begins_anew(tmp_path: Pa
         RunFolder.create(str(tmp_path / "run"), **NAMES)
 
 
+def test_a_run_that_was_killed_while_it_wrote_its_first_checkpoint_begins_anew(
+    tmp_path: Path,
+) -> None:
+    folder = RunFolder.create(str(tmp_path / "run"), **NAMES)
+    folder.write_start({"seed": 1}, {}, [])
+    (folder.path / "metrics.jsonl").write_text('{"env_steps": 1}\n' * 3)
+    (folder.path / "checkpoints" / "1.partial").mkdir(parents=True)
+    (folder.path / "checkpoints" / "1.partial" / "state.json").write_text("{")
+    folder.unlock()
+    assert never_learnt(folder.path)
+    (folder.path / "metrics.jsonl").write_text('{"env_steps": 1}\n' * 300)
+    assert not never_learnt(folder.path), "that was long ago"
+    (folder.path / "metrics.jsonl").write_text('{"env_steps": 1}\n' * 3)
+    anew = RunFolder.create(str(tmp_path / "run"), **NAMES)
+    assert {x.name for x in anew.path.iterdir()} == {".lock", ".members"}
+    (anew.path / "checkpoints" / "2").mkdir(parents=True)
+    anew.write_start({"seed": 1}, {}, [])
+    assert not never_learnt(anew.path)
+    anew.unlock()
+
+
+def test_what_an_environment_forks_does_not_hold_the_folder(tmp_path: Path) -> None:
+    folder = RunFolder.create(str(tmp_path / "run"), **NAMES)
+    folder.join()
+    held, waits = os.pipe()
+    if (pid := os.fork()) == 0:
+        os.close(waits)
+        os.read(held, 1)  # until the test ends
+        os._exit(0)
+    try:
+        folder.unlock()
+        again = RunFolder(folder.path)
+        again.lock()  # as if the process that held it had been killed
+        again.unlock()
+    finally:
+        os.close(waits)
+        os.close(held)
+        os.waitpid(pid, 0)
+
+
 @pytest.mark.parametrize("name", ["videos", "checkpoints", "monitor"])
 def test_a_link_in_place_of_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     folder = RunFolder.create(str(tmp_path / "run"), **NAMES)

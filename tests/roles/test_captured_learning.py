@@ -292,7 +292,7 @@ def test_five_updates_in_a_row_that_are_not_finite_end_the_run(ways):
         learner = make_learner(policy, VTrace(), *batches[:4], *[bad] * 5, graphs=graphs)
         for _ in range(8):
             learner.learn_version()
-        with pytest.raises(RunFailed, match="5 updates in a row"):
+        with pytest.raises(RunFailed, match="5 batches in a row"):
             learner.learn_version()
         assert all(p.isfinite().all() for p in policy.parameters()), way
 

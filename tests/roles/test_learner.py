@@ -16,6 +16,7 @@ from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.errors import RunFailed
+from gossamer.roles.learner import MOST_NATS
 from gossamer.roles.optimizers import OptimizerConfig
 
 PIXELS = spec_of(obs_shape=(4, 36, 36))
@@ -120,6 +121,20 @@ def test_a_row_that_is_not_learnt_may_be_not_finite():
     assert learn(learner)["learner/nonfinite_updates"] == 0.0
 
 
+def test_one_batch_that_is_not_finite_ends_no_run_however_many_updates_it_has():
+    good, bad = batches_of(2)
+    bad.reward.fill_(float("nan"))
+    algorithm = PPO(passes=4, num_minibatches=2)
+    learner = make_learner(small_policy(), algorithm, *[bad] * 4, good, *[bad] * 5)
+    for _ in range(5):
+        learner.learn_version()
+    assert learner.nonfinite_updates == 4 * 8
+    for _ in range(4):
+        learner.learn_version()
+    with pytest.raises(RunFailed, match=r"all updates of 5 batches in a row, until update 80;"):
+        learner.learn_version()
+
+
 def test_five_in_a_row_end_the_run():
     good, bad = batches_of(2)
     order = [*[poisoned(bad)] * 4, good, *[bad] * 5]
@@ -128,7 +143,7 @@ def test_five_in_a_row_end_the_run():
         learner.learn_version()
     assert learner.nonfinite_updates == 8
     with pytest.raises(
-        RunFailed, match=r"5 updates in a row, until update 10; .*rewards are not finite"
+        RunFailed, match=r"5 batches in a row, until update 10; .*rewards are not finite"
     ):
         learner.learn_version()
 
@@ -290,3 +305,20 @@ def test_a_state_in_the_middle_of_a_version_is_refused():
     learner.combine()
     with pytest.raises(AssertionError, match="being learnt"):
         learner.state_dict()
+
+
+def test_a_kl_that_no_checkpoint_could_hold_is_bounded(monkeypatch):
+    learner = make_learner(small_policy(), PPO(passes=1, num_minibatches=1), *batches_of(2))
+    loss = PPO.loss
+
+    def far(self, *given):
+        total, sums = loss(self, *given)
+        value, count = sums["learner/mean_kl_nats"]
+        sums["learner/mean_kl_nats"] = [torch.full_like(value, float("inf")), count]
+        return total, sums
+
+    learner.learn_version()
+    assert learner.state_dict()["algorithm.kl_nats"] < 1.0
+    monkeypatch.setattr(PPO, "loss", far)
+    learner.learn_version()
+    assert learner.state_dict()["algorithm.kl_nats"] == MOST_NATS

@@ -60,6 +60,41 @@ def test_threads_share_weights_in_bfloat16():
     assert (two - alone).norm() < 0.02 * alone.norm()
 
 
+def test_a_thread_that_ends_leaves_anothers_gradients_as_they_are():
+    """A weight that is used twice, as with a burn-in, is cast once, whenever other threads end."""
+    spec = spec_of(obs_shape=(4, 44, 44))
+    policy = small_policy(spec, torso="a3c", fc_size=16)
+    policy.set_precision(torch.bfloat16)
+    batch = random_batch(spec, 5, 4)
+    params = list(policy.parameters())
+
+    def forward() -> torch.Tensor:
+        out = policy(batch.obs[:5], batch.starts[:5], batch.core_state)
+        return out.value.square().sum() + out.action_params.square().sum()
+
+    def other() -> None:
+        with policy.accumulating():
+            forward()
+
+    gradients = []
+    for ends_between in (False, True):
+        with policy.accumulating():
+            loss = forward()
+            if ends_between:
+                thread = threading.Thread(target=other)
+                thread.start()
+                thread.join()
+            loss = loss + 0.37 * forward()
+            found = torch.autograd.grad(loss, params, allow_unused=True)
+        gradients.append([x for x in found if x is not None])
+    assert all(map(torch.equal, *gradients))
+    with torch.no_grad():  # the next update casts what is learnt meanwhile
+        for p in params:
+            p.zero_()
+    with policy.accumulating():
+        assert float(forward().detach()) == 0.0
+
+
 def test_an_error_in_a_learners_thread_is_raised_once_all_have_ended():
     class Broken(A2C):
         def loss(self, policy, batch, state):

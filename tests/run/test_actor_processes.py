@@ -248,6 +248,10 @@ def test_actors_end_with_their_learner(tmp_path: Path, number: signal.Signals) -
             "env_groups is 3, which 2 actors cannot share",
         ),
         (
+            {"actors_per_learner": 4, "env_groups": 8},
+            "env_groups is 6 at most, which 4 actors cannot share",
+        ),
+        (
             {"actors_per_learner": 4, "env_groups": 0, "lag": "free"},
             "num_envs is 6, which 4 actors cannot share equally at lag free: --num-envs 8",
         ),

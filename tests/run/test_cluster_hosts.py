@@ -11,9 +11,18 @@ import pytest
 from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.errors import RunFailed
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.stopping import StopSignal
-from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Order, Ready
+from gossamer.run.host_protocol import (
+    Died,
+    Done,
+    Event,
+    Failed,
+    LoadInitialState,
+    Notice,
+    Order,
+    Ready,
+)
 from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.process_layout import layout_of
 from gossamer.system.messages import from_whole, to_array
@@ -171,10 +180,10 @@ class Run:
     def place(self, rank: int, machine: str = "10.0.0.2") -> None:
         self.agent(rank).refs["where"].give(place_on(machine))
 
-    def start(self, *placed: int) -> None:
+    def start(self, *placed: int, load: LoadInitialState = lambda _: None) -> None:
         """Start with some of the learners placed, which then learn."""
         self.ray.where = {rank: place_on("10.0.0.2") for rank in placed}
-        self.cluster.start(lambda _: None)
+        self.cluster.start(load)
         self.ray.where = {}
         for rank in placed:
             self.learn(rank)
@@ -305,6 +314,24 @@ def test_one_that_cannot_be_made_while_others_train_is_tried_later(ray: FakeRay)
     )
     run.place(1)
     run.poll()
+    assert run.phases[1] == "starting"
+
+
+def test_one_that_comes_when_the_checkpoint_of_the_resume_is_gone_is_told_to_begin_anew(
+    ray: FakeRay,
+) -> None:
+    there = True
+
+    def load(_: range) -> None:
+        if not there:
+            raise ConfigError("run/checkpoints/7 does not exist")
+
+    run = Run(ray, 2, **{"topology.name": "single", "cluster.min_learners": 1})
+    run.start(0, load=load)
+    there = False
+    run.place(1)
+    said = "learner 1 cannot go on and begins anew: run/checkpoints/7 does not exist"
+    assert said in notices(run.poll())
     assert run.phases[1] == "starting"
 
 

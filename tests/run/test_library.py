@@ -126,12 +126,15 @@ def test_several_learners_tell_one_row_of_the_run(tmp_path: Path) -> None:
     assert "learner/return_of_1" in rows[-1]
 
 
-def test_an_error_in_a_programs_function_ends_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [ValueError, ConnectionError])
+def test_an_error_in_a_programs_function_ends_the_run(
+    tmp_path: Path, kind: type[Exception]
+) -> None:
     def on_row(row: dict[str, Any]) -> None:
-        raise ValueError(f"no {len(row) > 0}")
+        raise kind(f"no {len(row) > 0}")
 
     given = {**SHORT, "total_env_steps": 10**9, "run_folder": str(tmp_path / "run")}
-    with pytest.raises(RunFailed, match="no True"):
+    with pytest.raises(RunFailed, match=f"^{kind.__name__}: no True"):
         gossamer.train("CartPole-v1", quiet=True, on_row=on_row, **given)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import queue
+import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -11,8 +14,17 @@ import pytest
 import torch
 from core_fakes import spec_of
 
-from gossamer.links.wire import Listener
-from gossamer.run.placements.child_protocol import ActorLocated, Collect, EndActor, RemoteReply
+from gossamer.build.plan import make_plan
+from gossamer.config import make_config, to_dict
+from gossamer.links.wire import Address, Listener
+from gossamer.run.host_protocol import Failed
+from gossamer.run.placements.child_protocol import (
+    ActorLocated,
+    ActorTask,
+    Collect,
+    EndActor,
+    RemoteReply,
+)
 from gossamer.run.placements.remote_actor import TcpTeamLink
 from gossamer.types import empty_trajectory
 
@@ -44,3 +56,81 @@ def test_an_actor_that_is_busy_takes_what_its_team_sends() -> None:
     team.send(EndActor())
     assert isinstance(actor.request(), EndActor)
     team.close()  # by now the actor closes its environments, and is not cut off in that
+
+
+class FakeRay:
+    """Makes Ray actors of a class in this process, and runs their methods at once."""
+
+    util = SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1")
+
+    def __init__(self) -> None:
+        self.made: list[Any] = []
+
+    def remote(self, **_: Any) -> Callable[[type], Any]:
+        def of(kind: type) -> Any:
+            def make(*args: Any) -> Any:
+                inner = kind(*args)
+                done = ThreadPoolExecutor(1)
+                self.made.append(inner)
+                return SimpleNamespace(
+                    __ray_ready__=SimpleNamespace(remote=lambda: done.submit(lambda: None)),
+                    run=SimpleNamespace(remote=lambda: done.submit(inner.run)),
+                )
+
+            return SimpleNamespace(remote=make)
+
+        return of
+
+    def wait(self, asked: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        done = [x for x in asked if x.exception(timeout) is None]
+        return done, []
+
+    def get(self, asked: Any) -> Any:
+        return asked.result(60.0)
+
+    def kill(self, host: Any) -> None:
+        pass
+
+
+# Ray ends the process that holds an actor's channel.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_actor_whose_learner_refuses_its_call_is_tried_again_and_then_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A firewall refuses as a team does that is gone; whether it wants the actor its machine knows."""
+    pytest.importorskip("ray", reason="Ray is an optional extra")
+    from gossamer.run.placements.cluster import actors
+
+    ray = FakeRay()
+    monkeypatch.setattr(actors, "ray", ray)
+    monkeypatch.setattr(actors, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(actors, "AGAIN_SECONDS", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    config = make_config("CartPole-v1", {"num_envs": 2, "unroll_length": 2})
+    spec = spec_of()
+    task = ActorTask(
+        config=to_dict(config),
+        plan=make_plan(config, spec),
+        spec=spec,
+        rank=3,
+        actor=1,
+        groups=(0, 1),
+        blocks=(),
+        places=[],
+        columns=(0, 2),
+        sizes=(1, 1),
+        restarts=0,
+        start=True,
+        address=Address("127.0.0.1", port, "0" * 32),
+    )
+    told: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    placed = actors.RemoteActors(config, told.put)
+    placed.place(task)
+    failed = told.get(timeout=60.0)
+    assert isinstance(failed, Failed)
+    assert "actor 1 of learner 3" in failed.text
+    assert f"does not reach its learner at 127.0.0.1, port {port}" in failed.text
+    assert "refused" in failed.text
+    assert len(ray.made) == 2
+    placed.end()

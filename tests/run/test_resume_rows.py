@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from runs import SMALL, rows_of
+from sessions import QUICK
 
 import gossamer
+from gossamer import cli
 from gossamer.config import make_config
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import CheckpointStore
@@ -79,3 +81,19 @@ def test_what_train_returns_is_a_path(tmp_path: Path) -> None:
     assert gossamer.evaluate(trained, episodes=1).returns
     with pytest.raises(ConfigError, match="is no run folder"):
         gossamer.load_policy(tmp_path)
+
+
+def test_who_has_set_what_is_kept_by_a_resume(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    words = ["CartPole-v1", "--run-folder", run, *QUICK, "--optimizer.learning-rate", "1e-4"]
+    assert cli.main(["train", *words, "--total-env-steps", "64"]) == 0
+    first = json.loads((tmp_path / "run" / "layers.json").read_text())
+    again = ["--resume", run, "--total-env-steps", "128", "--keep-checkpoints", "3"]
+    assert cli.main(["train", *again]) == 0
+    then = json.loads((tmp_path / "run" / "layers.json").read_text())
+    assert then["optimizer.learning_rate"] == first["optimizer.learning_rate"] == "command line"
+    assert then["keep_checkpoints"] == "command line" != first["keep_checkpoints"]
+    changed = {"keep_checkpoints"}
+    assert {x: y for x, y in then.items() if x not in changed} == {
+        x: y for x, y in first.items() if x not in changed
+    }

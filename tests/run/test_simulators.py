@@ -128,6 +128,8 @@ def float64() -> Any:
             "env_id": "cases_envs:Picture",
             "total_env_steps": 32,
         },
+        {"algorithm": PPO, "env_id": "nested_envs:Everything"},
+        {"algorithm": PPO, "env_id": "joint_envs:Pair"},
     ],
 )
 def test_torch_may_make_other_numbers_by_default(

@@ -345,8 +345,19 @@ def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
     assert 12.0 < rows_of(tmp_path / "run", "evaluation")[-1]["time_s"] < 12.0 + 5.0 + int(said[1])
 
 
-def test_a_simulator_that_ends_processes_of_its_own_stops_no_run(tmp_path: Path) -> None:
-    words = ["broken_envs:ForksHelpers", "--run-folder", "run", *QUICK, "--placement", "inline"]
+@pytest.mark.parametrize(
+    "more",
+    [
+        ["--placement", "inline"],
+        ["algorithm:vtrace", "--actors-per-learner", "1"],
+        slow(["--num-learners", "2"]),
+    ],
+    ids=["inline", "an actor's process", "learners' processes"],
+)
+def test_a_simulator_that_ends_processes_of_its_own_stops_no_run(
+    tmp_path: Path, more: list[str]
+) -> None:
+    words = ["broken_envs:ForksHelpers", "--run-folder", "run", *QUICK, *more]
     err = run_session([*words, "--total-env-steps", "256"], tmp_path)
     assert summary_of(tmp_path / "run")["exit_reason"] == "done: total_env_steps reached"
     assert "stopping" not in err

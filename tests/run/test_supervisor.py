@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from fake_placement import FakePlacement, done, part, ready, told
 from waiting import wait_for
 
 from gossamer.errors import RunFailed
+from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.exits import Exit
 from gossamer.run.host_protocol import FINAL, Died, Failed, Notice
 
@@ -326,6 +330,51 @@ def test_a_run_that_ends_before_its_first_version_is_saved(supervise):
     run.run()
     assert run.supervisor.final_snapshot_queued
     assert run.store.list() == [0]
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """Lets the next checkpoints fail, as many as it is set to."""
+    left, save = SimpleNamespace(failures=0), CheckpointStore.save
+
+    def sometimes(self: CheckpointStore, *given: Any) -> Any:
+        if left.failures:
+            left.failures -= 1
+            raise OSError(28, "No space left on device")
+        return save(self, *given)
+
+    monkeypatch.setattr(CheckpointStore, "save", sometimes)
+    return left
+
+
+def saves_twice() -> FakePlacement:
+    """A run that saves what it begins with, and its end."""
+    placement = FakePlacement([[ready()], [part(0, 1, updates=0)], [told(updates=1)]])
+
+    def learns_the_last():
+        placement.env_steps = 100
+        return [told(updates=2)]
+
+    placement.script += [learns_the_last, [told(updates=3, last=True), part(updates=3)], [done()]]
+    return placement
+
+
+def test_a_checkpoint_that_cannot_be_written_is_told_and_the_next_one_is_tried(supervise, disk):
+    run = supervise(saves_twice(), total_env_steps=100)
+    disk.failures = 1
+    run.run()
+    assert run.store.list() == [3]
+    assert run.supervisor.saved
+    (line,) = [x for x in run.said if "could not be written" in x]
+    assert line.startswith("a checkpoint could not be written (No space left on device); ")
+
+
+def test_the_last_checkpoint_has_to_be_written(supervise, disk):
+    run = supervise(saves_twice(), total_env_steps=100)
+    disk.failures = 2
+    with pytest.raises(OSError, match="No space left"):
+        run.run()
+    assert run.store.list() == []
 
 
 def test_what_could_not_be_written_is_not_said_to_be_on_disk(supervise, monkeypatch):

@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -148,6 +149,22 @@ class ForksHelpers(Plain):
         if self.helper is not None:
             self.helper.terminate()
             self.helper.join()
+
+
+class StartsPrograms(Plain):
+    """Starts a program at every reset, and asks the one before to end."""
+
+    program: subprocess.Popen[bytes] | None = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.close()
+        self.program = subprocess.Popen(["sleep", "600"])
+        return super().reset(seed=seed)
+
+    def close(self) -> None:
+        if self.program is not None:
+            self.program.terminate()
+            self.program.wait(20.0)
 
 
 class ClosesFiles(Plain):

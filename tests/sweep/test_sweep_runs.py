@@ -183,6 +183,16 @@ def test_a_trial_that_fails_is_told_and_tried_again(here: Path, capsys: Any) -> 
     )
 
 
+def test_a_trial_without_its_objective_is_not_told_to_be_tried_again(
+    here: Path, capsys: Any
+) -> None:
+    (here / "short.toml").write_text(grid(32, "counting_envs:Silent"))  # a thousand steps long
+    assert cli.main(["sweep", "short.toml"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("gossamer: 2 of 2 trials failed; the last one: not every run has ")
+    assert last.endswith("set total_env_steps higher, in another sweep")
+
+
 def test_seeds_are_ordinary_runs_with_one_summary(here: Path, capsys: Any) -> None:
     flags: dict[str, object] = {
         "total-env-steps": 600,
@@ -282,6 +292,20 @@ def begun(tmp_path: Path) -> SweepFolder:
 
 def go_on(folder: SweepFolder) -> int:
     return cli.main(["sweep", folder.sweep.file, "--folder", str(folder.path)])
+
+
+def test_settings_in_another_order_are_another_search(tmp_path: Path, capsys: Any) -> None:
+    """A trial's number says which of them it tries."""
+    file = tmp_path / "grid.toml"
+    file.write_text(grid(600) + '"policy.hidden_sizes" = [[4], [8]]\n')
+    folder = SweepFolder(tmp_path / "mine", read_sweep(str(file)))
+    with closing(folder):
+        folder.open()
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:-2], lines[-1], lines[-2]]))
+    again = SweepFolder(tmp_path / "mine", read_sweep(str(file)))
+    assert go_on(again) == 2
+    assert "holds another sweep (other: search)" in capsys.readouterr().err
 
 
 def test_presets_of_the_users_own_stay(begun: SweepFolder) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gossamer.errors import RunFailed
 from gossamer.record.exits import Exit
+from gossamer.sweep import trial_queue
 from gossamer.sweep.file import read_sweep
 from gossamer.sweep.pool import PlannedRun
 from gossamer.sweep.store import SweepFolder
@@ -85,13 +87,121 @@ def test_the_other_runs_of_a_trial_that_fails_are_not_trained(folder: SweepFolde
     assert next_of(queue).name == "001/s1"
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The queue's, which stands still."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(trial_queue.time, "monotonic", lambda: clock.now)
+    return clock
+
+
+def fail(queue: TrialQueue, run: PlannedRun) -> None:
+    queue.ended(run, Exit("failed", "why"))
+
+
 def test_where_nothing_but_failures_comes_the_search_gives_up(folder: SweepFolder) -> None:
     queue = TrialQueue(folder)
     queue.say = lambda _: None
     for _ in range(3):
-        queue.ended(next_of(queue), Exit("failed", "why"))
+        fail(queue, next_of(queue))
     with pytest.raises(RunFailed, match="3 trials failed and none was done; the last one: why"):
         queue.next()
+
+
+def test_a_trial_that_trains_on_shows_that_not_all_fail(
+    folder: SweepFolder, clock: SimpleNamespace
+) -> None:
+    queue = TrialQueue(folder)
+    queue.say = lambda _: None
+    good = next_of(queue)
+    queue.pending.clear()  # its other seed
+    for _ in range(3):
+        run = next_of(queue)
+        clock.now += 10.0
+        fail(queue, run)
+    # It has trained for 30 s, where others failed after 10.
+    assert queue.next() is None, "all four trials have begun"
+    finish(good.folder, 3.0)
+    finish(good.folder.with_name("s2"), 3.0)
+    queue.ended(good, Exit("done", "total_env_steps"))
+    assert queue.count("done") == 1
+
+
+def test_nothing_begins_while_all_may_fail(tmp_path: Path, clock: SimpleNamespace) -> None:
+    folder = made(tmp_path, "random", "trials = 9")
+    queue = TrialQueue(folder)
+    queue.say = lambda _: None
+    runs = [next_of(queue) for _ in range(4)]
+    clock.now += 10.0
+    for run in runs[:3]:
+        fail(queue, run)
+    assert queue.next() is None, "the fourth may fail as well"
+    clock.now += 11.0
+    assert next_of(queue).name == "004/s1", "it has trained for longer than those"
+
+
+FITS_SELDOM = """
+method = "random"
+trials = {trials}
+sampler_seed = {seed}
+[settings]
+env_id = "CartPole-v1"
+num_envs = 4
+"algorithm.num_minibatches" = 2
+[search]
+"unroll_length" = [3, 4]
+"policy.core" = ["none", "lstm"]
+"algorithm.deal" = ["columns", "rows"]
+"""
+
+
+def refusing(tmp_path: Path, trials: int, seed: int) -> TrialQueue:
+    """A quarter of whose trials cannot work: an LSTM does not learn from single rows."""
+    (tmp_path / "x.toml").write_text(FITS_SELDOM.format(trials=trials, seed=seed))
+    found = SweepFolder(tmp_path / "x", read_sweep(str(tmp_path / "x.toml")))
+    found.path.mkdir()
+    queue = TrialQueue(found)
+    queue.say = lambda _: None
+    return queue
+
+
+def test_combinations_that_cannot_work_are_no_failures(tmp_path: Path) -> None:
+    queue = refusing(tmp_path, 12, seed=7)
+    runs = list[PlannedRun]()
+    while (run := queue.next()) is not None:
+        runs.append(run)
+    assert len(queue.refused) >= 3
+    assert len(runs) + len(queue.refused) == 12
+
+
+def test_where_no_combination_can_work_that_is_said(tmp_path: Path) -> None:
+    queue = refusing(tmp_path, 1, seed=4)
+    with pytest.raises(
+        RunFailed, match=r"^no trial has settings that can work together; the last one: "
+    ):
+        queue.next()
+
+
+def test_the_pruner_looks_at_the_first_seed(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="Optuna is an optional extra")
+    folder = made(tmp_path, "grid", 'seeds = 2\npruner = "halving"')
+    queue = TrialQueue(folder)
+    queue.say = lambda _: None
+
+    def evaluated(run: PlannedRun, mark: int, mean: float) -> None:
+        steps = mark * queue.trials[0].config.total_env_steps // 20
+        row = {"mean": mean, "env_steps": steps, "time_s": 1.0, "learner": 0}
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with (run.folder / "evaluation.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    runs = [next_of(queue) for _ in range(4)]
+    for run, mean in zip(runs, (100.0, 100.0, 1.0, 1.0), strict=True):
+        evaluated(run, 1, mean)
+    assert list(queue.unwanted(runs)) == [], "a twentieth of the training says little"
+    for run, mean in zip(runs, (100.0, 100.0, 1.0, 1.0), strict=True):
+        evaluated(run, 4, mean)
+    assert {x.name for x in queue.unwanted(runs)} == {"001/s1", "001/s2"}
 
 
 def test_a_pruned_trial_stays_so_and_others_know_of_it(tmp_path: Path) -> None:

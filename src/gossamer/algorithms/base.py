@@ -281,7 +281,7 @@ class Algorithm:
         )
 
     def after_version(self, state: AlgorithmState, metrics: Mapping[str, float]) -> None:
-        """Look at the means of the version's last update that was made; nothing to do unless overridden."""
+        """Look at the means of the version's last update that was made, without those of no row; nothing to do unless overridden."""
 
     def divisor(self, batch: Batch) -> Tensor | float:
         """Return what the loss summed over a whole minibatch is divided by."""

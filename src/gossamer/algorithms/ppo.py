@@ -120,9 +120,9 @@ class PPO(Algorithm):
 
         Once a batch: at the first ones it has hardly moved, whatever the rate.
         """
-        if not self.target_kl_nats:
+        kl_nats = metrics.get("learner/mean_kl_nats")
+        if not self.target_kl_nats or kl_nats is None:
             return
-        kl_nats = metrics["learner/mean_kl_nats"]
         if kl_nats > 2.0 * self.target_kl_nats:
             state.lr_scale = max(state.lr_scale / 1.5, 0.01)
         elif kl_nats < 0.5 * self.target_kl_nats:

@@ -211,7 +211,7 @@ def on_cpu(plan: Plan) -> Plan:
 
 def refuse_actors(config: TrainConfig, num_envs: int) -> None:
     """Refuse actor processes among which the environments cannot be shared out."""
-    actors, groups = config.actors_per_learner or 0, config.env_groups
+    actors, groups = config.actors_per_learner or 0, min(config.env_groups, num_envs)
     if actors > num_envs:
         raise ConfigError(
             f"actors_per_learner is {actors}, but a learner has {num_envs} environments, and each actor needs one: "
@@ -219,7 +219,7 @@ def refuse_actors(config: TrainConfig, num_envs: int) -> None:
         )
     if actors and groups % actors:
         raise ConfigError(
-            f"env_groups is {groups}, which {actors} actors cannot share equally: --env-groups {actors}, or leave it out"
+            f"env_groups is {groups}{' at most' * (groups < config.env_groups)}, which {actors} actors cannot share equally: --env-groups {actors}, or leave it out"
         )
     if actors and config.lag == "free" and num_envs % actors:
         raise ConfigError(

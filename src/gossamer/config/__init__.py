@@ -9,6 +9,7 @@ from gossamer.config.files import preset_summary as preset_summary
 from gossamer.config.help import kinds as kinds
 from gossamer.config.help import train_help as train_help
 from gossamer.config.layers import FOR_REPLAYS as FOR_REPLAYS
+from gossamer.config.layers import RESUMED as RESUMED
 from gossamer.config.layers import explicit as explicit
 from gossamer.config.layers import from_dict as from_dict
 from gossamer.config.layers import gather_layers as gather_layers

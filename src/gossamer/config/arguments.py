@@ -139,6 +139,7 @@ def _begin_or_resume(asked: Arguments) -> None:
 
     if (path / "config.json").exists() and not never_learnt(path):
         del asked.settings["run_folder"]
+        asked.settings.pop("init_from", None)  # which was for the beginning
     else:
         asked.resume, asked.trust = None, False
 

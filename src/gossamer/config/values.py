@@ -160,7 +160,8 @@ def remedy(annotation: Any, written: Any, default: Any, flag: str = "") -> str:
         return f": type {number:_} or {digits.rstrip('0').rstrip('.')}e{int(power)}"
     names = [str(x) for kind in plain for x in _names_of(kind)]
     default = near(str(written), names) or default
-    if default is None and (low := bare(kinds_of(annotation)[0])[1].ge) is not None:
+    low = bare(kinds_of(annotation)[0])[1].ge
+    if default is None and low is not None and low >= 0:  # else it is where plain numbers end
         default = low
     if default is None or default == "":
         return ""

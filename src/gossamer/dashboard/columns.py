@@ -110,7 +110,7 @@ class Columns:
             names: of the columns; LEARNER is among them for nothing.
             wait: until every row is read, however many there are.
         """
-        wanted = [LEARNER, *(name for name in names if name != LEARNER)]
+        wanted = list(dict.fromkeys([LEARNER, *names]))
         try:
             with self._root.run(run) as files, files.open(file) as handle:
                 status = os.fstat(handle.fileno())

@@ -9,6 +9,7 @@ from gossamer.dashboard.checkpoint_tar import CHECKPOINTS, MANIFEST, is_checkpoi
 from gossamer.dashboard.graph import alive
 from gossamer.dashboard.limits import limits
 from gossamer.dashboard.listing import TAIL_BYTES, env_steps_of
+from gossamer.dashboard.root import signature_of
 from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
 from gossamer.record.readers import sessions_in
@@ -27,6 +28,9 @@ MAX_PROCESSES = 1000
 VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 MOST_LEAVES = 100
 """Most parts of an observation or an action that are told."""
+MOST_CHECKPOINTS = 20_000
+"""Checkpoints of which what their files tell is kept: a run may keep all of its own, and is asked about every second."""
+_CHECKPOINTS: dict[tuple[int, ...], dict[str, Any]] = {}
 _STEPS = re.compile(r"(\d+)")
 
 
@@ -159,25 +163,35 @@ def checkpoints(files: RunFiles) -> list[dict[str, Any]]:
     last = max((int(x) for x in names if x.isdecimal()), default=None)
     found: list[dict[str, Any]] = []
     for name in names:
-        manifest = files.json(f"{CHECKPOINTS}/{name}/{MANIFEST}")
-        status = files.stat(f"{CHECKPOINTS}/{name}/{MANIFEST}")
-        if status is None or not manifest:  # without it there is no checkpoint
-            continue
-        updates = whole(manifest.get("updates"))
-        kinds = ["last"] * (name == str(last)) + [name] * (not name.isdecimal())
-        sizes = (number(mapping(x).get("bytes")) for x in mapping(manifest.get("files")).values())
-        found.append(
-            {
-                "name": name,
-                "updates": updates,
-                "env_steps": env_steps_of(files, name),
-                "time": status.st_mtime,
-                "kinds": kinds,
-                "bytes": sum(x for x in sizes if x is not None),
-                "score": number(manifest.get("score")),
-            }
-        )
+        if facts := _facts_of(files, name):
+            kinds = ["last"] * (name == str(last)) + [name] * (not name.isdecimal())
+            found.append({"name": name, "kinds": kinds, **facts})
     return sorted(found, key=lambda x: (x["updates"] or 0, x["kinds"]))
+
+
+def _facts_of(files: RunFiles, checkpoint: str) -> dict[str, Any]:
+    """Return what a checkpoint's files tell of it, which never changes; empty without a manifest, for then it is none."""
+    status = files.stat(f"{CHECKPOINTS}/{checkpoint}/{MANIFEST}")
+    if status is None:
+        return {}
+    key = status.st_dev, *(signature_of(status) or ())
+    if (known := _CHECKPOINTS.get(key)) is not None:
+        return known
+    manifest = files.json(f"{CHECKPOINTS}/{checkpoint}/{MANIFEST}")
+    if not manifest:
+        return {}
+    sizes = (number(mapping(x).get("bytes")) for x in mapping(manifest.get("files")).values())
+    found = {
+        "updates": whole(manifest.get("updates")),
+        "env_steps": env_steps_of(files, checkpoint),
+        "time": status.st_mtime,
+        "bytes": sum(x for x in sizes if x is not None),
+        "score": number(manifest.get("score")),
+    }
+    if len(_CHECKPOINTS) >= MOST_CHECKPOINTS:
+        _CHECKPOINTS.clear()
+    _CHECKPOINTS[key] = found
+    return found
 
 
 def videos(files: RunFiles) -> list[dict[str, Any]]:

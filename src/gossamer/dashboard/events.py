@@ -82,7 +82,7 @@ class Events:
             self._looking = asyncio.create_task(self._look())
         quiet = 0.0
         try:
-            yield b"retry: 1000\n\n"
+            yield f"retry: 1000\nevent: version\ndata: {self._listing.version}\n\n".encode()
             while not self._closing and not await gone():
                 try:
                     event = await asyncio.wait_for(queue.get(), 1.0)

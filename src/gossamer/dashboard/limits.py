@@ -168,7 +168,12 @@ def sentence(
         )
     if waits > MUCH and actors_wait > MUCH and one_core:
         return "Acting and learning take turns, as they must on one core. With a second one --lag 1 overlaps them"
-    if waits > MUCH and actors_wait > MUCH:
+    if waits > MUCH and actors_wait > MUCH and config.get("lag") == "1":
+        return (
+            f"Acting and learning wait for each other: the learner {waits:.0%} of the time, actors {actors_wait:.0%}. With "
+            f"--lag free nobody waits for an actor that is slow{idle}"
+        )
+    if waits > MUCH and actors_wait > MUCH and config.get("lag") != "free":
         how = "--lag 1"
         if algorithm == "a2c":
             how += " with algorithm:vtrace, as a2c does not correct for it"

@@ -58,6 +58,7 @@ class EnvpoolEnvs(WithoutTasks):
     ):
         name = env_id.removeprefix("envpool:")
         envpool = _import_envpool(env_id)
+        refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
         protocol: AtariProtocol | None = None
         if suite_of(env_id) == "atari":
             protocol = atari_protocol(env_id, settings)
@@ -65,7 +66,6 @@ class EnvpoolEnvs(WithoutTasks):
                 raise ConfigError(f"{flag_of('frame_stack')} above 10 needs grey frames in EnvPool")
             stuck_steps = protocol.stuck_steps
         else:
-            refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
             refuse_settings(
                 env_id,
                 settings,
@@ -103,7 +103,7 @@ class EnvpoolEnvs(WithoutTasks):
             except RAISED as error:
                 raise _unmade(env_id, error) from error
 
-        self._make = make
+        self._make, self._seeded = make, 0
         self._envs: Any = make(0)
         with _without_remarks():
             self._obs_space = _observed(self._envs.observation_space, told.family)
@@ -158,8 +158,14 @@ class EnvpoolEnvs(WithoutTasks):
         return self._obs_space, self._envs.action_space
 
     def start(self, episodes: NDArray[np.int64]) -> Obs[NDArray[Any]]:
-        """Begin an episode in every env; EnvPool draws their seeds itself."""
+        """Begin an episode in every env; EnvPool draws their seeds itself.
+
+        Of a pool with another seed, or each session of a run would play the same ones.
+        """
         assert len(episodes) == self.num_envs
+        if (newest := int(episodes.max(initial=0))) != self._seeded:
+            self._envs.close()
+            self._envs, self._seeded = self._make(newest), newest
         obs, info = self._envs.reset()
         self._lives = np.asarray(info.get("lives", self._lives))
         self._ended = np.zeros(self.num_envs, np.bool_)
@@ -195,14 +201,8 @@ class EnvpoolEnvs(WithoutTasks):
         return StepResult(batch, np.asarray(reward, np.float32), terminated, truncated, ended)
 
     def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> Obs[NDArray[Any]]:
-        """Begin new episodes: EnvPool can neither save a state nor seed an episode.
-
-        Of a pool with another seed, or each session of a run would play the same ones.
-        """
+        """Begin new episodes: EnvPool can neither save a state nor seed an episode."""
         del logs
-        if newest := int(episodes.max(initial=0)):
-            self._envs.close()
-            self._envs = self._make(newest)
         return self.start(episodes)
 
     def _batch(self, obs: Any, info: Any) -> Obs[NDArray[Any]]:

@@ -59,8 +59,6 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         raise unknown_id(env_id)
     registered = gymnasium.registry[name]
     limit = max_episode_steps or registered.max_episode_steps
-    if limit is None and _package_of(name) is None:
-        limit = UNLIMITED_STEPS
     try:
         if suite_of(name) == "mujoco":
             _hear_mujoco()
@@ -80,7 +78,9 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
     except RAISED as error:
         raise failed(env_id, "cannot be made", error) from error
-    return env if limit else TimeLimit(env, _own_limit(env) or UNLIMITED_STEPS)
+    # The function behind an id may set a limit of its own.
+    limited = limit or time_limit(env)
+    return env if limited else TimeLimit(env, _own_limit(env) or UNLIMITED_STEPS)
 
 
 class _Package(NamedTuple):

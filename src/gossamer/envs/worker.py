@@ -22,6 +22,7 @@ import numpy as np
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.spec import leaf_field, leaves_of
+from gossamer.system.ignored_signals import ignore_stops
 from gossamer.system.importing import RAISED, failed, readable
 from gossamer.system.signs_of_life import CLOSE, CONSTRUCTOR, Sign
 
@@ -244,6 +245,7 @@ def die_with_parent() -> None:
 
 def serve(shares: Sequence[Share]) -> None:
     """Do what the parent asks for, group by group, until it ends this process or dies."""
+    ignore_stops()
     die_with_parent()
     poll = select.poll()
     held: dict[int, tuple[Share, Stepped | None]] = {}

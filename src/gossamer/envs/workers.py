@@ -5,6 +5,7 @@ Each worker holds an equal share of them (`worker.py`).
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import math
 import multiprocessing
@@ -35,7 +36,8 @@ from gossamer.envs.worker import (
     serve,
 )
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import STOP_SIGNALS, in_thread
+from gossamer.machine import in_thread
+from gossamer.system.ignored_signals import STOP_SIGNALS
 from gossamer.system.importing import refuse_unguarded_main
 from gossamer.system.signs_of_life import CONSTRUCTOR, Sign
 from gossamer.types import StepResult
@@ -55,8 +57,6 @@ if TYPE_CHECKING:
 _LOST = (EOFError, OSError)
 CLOSING_SECONDS = 5.0
 """Longest time that worker processes have to close their environments."""
-_OF_ALL = [number for number in STOP_SIGNALS if number != signal.SIGTERM]
-"""Signals that a terminal or a cluster sends to all processes of a job; the supervisor decides when workers end."""
 
 
 class EnvWorkerDied(RunFailed):
@@ -84,6 +84,8 @@ class Crew:
         self.done = [heard for heard, _ in told]
         """Of each group, where workers say that they are done."""
         self._left = len(groups)
+        # At its exit multiprocessing asks processes to end, which these leave to us, and waits for them.
+        atexit.register(self.end)
         try:
             for i in range(len(groups[0].made)):
                 pipes = [context.Pipe() for _ in groups]
@@ -129,8 +131,9 @@ class Crew:
 
     def end(self) -> None:
         """End the processes, whatever they are at."""
+        atexit.unregister(self.end)
         for process in self.processes:
-            process.kill()  # below a learner's process they ignore what asks them to end
+            process.kill()  # they do nothing where they are asked to end
         for process in self.processes:
             process.join()
         for pipe in (*itertools.chain(*self.requests), *self.done):
@@ -179,10 +182,10 @@ def start_workers(groups: Sequence[Group]) -> list[WorkerEnvs]:
 
     def begin() -> Crew:
         # A process begins with the signals blocked that the thread has blocked which starts it; the first start of
-        # multiprocessing's tracker would allow them again.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_ALL)
+        # multiprocessing's tracker would allow them again. The supervisor decides when workers end.
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_ALL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         return Crew(groups, arrays)
 
     made = [WorkerEnvs(group, held) for group, held in zip(groups, arrays, strict=True)]

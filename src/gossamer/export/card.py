@@ -74,7 +74,9 @@ def model_card(
             for name, x in list(settings.items())[:MAX_ROWS]
         ),
         "",
-        "These are the settings that were given; `config.json` has all.",
+        "These are the settings that were given; `config.json` has all."
+        if settings
+        else "`config.json` has all settings.",
         "",
     ]
     return "\n".join(lines)

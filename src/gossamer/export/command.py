@@ -29,7 +29,7 @@ from gossamer.run.load_policy import config_of, policy_and_checkpoint
 from gossamer.run.video_or_window import record_video
 from gossamer.spec import nested_obs
 from gossamer.system.devices import cpu_by_default
-from gossamer.system.reading import expand, quoted, visible
+from gossamer.system.reading import expand, new_file, quoted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -127,16 +127,7 @@ def _target(output: str, kind: str) -> Path:
         raise ConfigError(
             f"--output is {output}; a file of --format {kind} ends in {suffix}: --output {quoted(path.with_suffix(suffix) if path.name else 'policy' + suffix)}"
         )
-    if os.path.lexists(path):
-        raise ConfigError(f"{path} exists already; remove it, or choose another with --output PATH")
-    parent = path.absolute().parent
-    if not parent.is_dir():
-        raise ConfigError(f"--output {path}: the folder {parent} does not exist; make it first")
-    if not os.access(parent, os.W_OK):
-        raise ConfigError(
-            f"--output {path}: the folder {parent} cannot be written to; choose another"
-        )
-    return path
+    return new_file(path)
 
 
 def _default_name(config: TrainConfig, kind: str) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gossamer.system.messages import Message
 
 SILENT_SECONDS = 30.0
-"""A connection on which nothing has come, or could be sent, for so long is broken."""
+"""A connection on which nothing has come, or nothing that was sent has arrived, for so long is broken."""
 LIFE_SECONDS = 1.0
 """Pause between two signs of life of an end that has nothing else to say."""
 LOOK_SECONDS = 0.5
@@ -62,6 +62,11 @@ class Wire:
     def __init__(self, end: socket.socket):
         end.settimeout(SILENT_SECONDS)
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(
+            socket, "TCP_USER_TIMEOUT"
+        ):  # which Linux has: small messages fill no buffer for long
+            silent = round(1e3 * SILENT_SECONDS)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, silent)
         self._end = end
         self._sending = threading.Lock()
         self._room = np.empty(0, np.uint8)

@@ -147,9 +147,8 @@ class MultiCategorical(ActionDistribution):
     ) -> Tensor:
         """Draw the clocks [..., P] of every component, one component after the other."""
         sizes = [(*shape, size) for size in spec.sizes]
-        return torch.cat(
-            [torch.empty(x, device=device).exponential_(generator=generator) for x in sizes], dim=-1
-        )
+        clocks = [torch.empty(x, dtype=torch.float32, device=device) for x in sizes]
+        return torch.cat([x.exponential_(generator=generator) for x in clocks], dim=-1)
 
     def choose(self, noise: Tensor) -> Tensor:
         """Return every component [..., A]."""

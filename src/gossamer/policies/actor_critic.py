@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import threading
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
@@ -355,12 +356,26 @@ class ActorCritic(nn.Module):
 
     @contextlib.contextmanager
     def accumulating(self) -> Generator[None]:
-        """Cast weights once for all forward passes inside; they must not change meanwhile."""
-        with self._autocast():
+        """Cast weights once for all forward passes inside, of several threads too; they must not change meanwhile."""
+        if not self._casts_weights:
             yield
+            return
+        # All threads share one cache of cast weights, which the first to leave autocast would empty: others' gradients of a
+        # weight that is used before and after that were summed in another precision. So the last one empties it.
+        with _ACCUMULATING.lock:
+            _ACCUMULATING.threads += 1
+        torch.autocast_increment_nesting()
+        try:
+            with self._autocast():
+                yield
+        finally:
+            torch.autocast_decrement_nesting()
+            with _ACCUMULATING.lock:
+                _ACCUMULATING.threads -= 1
+                if not _ACCUMULATING.threads:
+                    torch.clear_autocast_cache()
 
     def _autocast(self, *, enabled: bool = True) -> contextlib.AbstractContextManager[object]:
-        # Leaving autocast empties the one cache of cast weights that all threads share.
         if not self._casts_weights:
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=self.compute_dtype, enabled=enabled)
@@ -377,6 +392,16 @@ class ActorCritic(nn.Module):
             assert last_action is not None
             parts.append(encode_action(self.spec.action, last_action.flatten(0, 1)))
         return torch.cat(parts, dim=-1) * (~starts).flatten().unsqueeze(-1).float()
+
+
+class _Accumulating:
+    """How many threads are in `accumulating`."""
+
+    def __init__(self) -> None:
+        self.lock, self.threads = threading.Lock(), 0
+
+
+_ACCUMULATING = _Accumulating()
 
 
 def _torso(spec: EnvSpec, config: PolicyConfig, generator: torch.Generator | None) -> nn.Module:

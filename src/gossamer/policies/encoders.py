@@ -267,7 +267,7 @@ class OneHot(nn.Module):
         self._size = sum(sizes)
         self.register_buffer("first", torch.tensor(_offsets(sizes)), persistent=False)
         # Of the layers that follow: where a policy only acts they have another precision.
-        self.register_buffer("one", torch.ones(()), persistent=False)
+        self.register_buffer("one", torch.ones((), dtype=torch.float32), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, k] -> [N, sum(sizes)]."""
@@ -301,7 +301,7 @@ class Flags(nn.Module):
     def __init__(self):
         super().__init__()
         # As in OneHot.
-        self.register_buffer("one", torch.ones(()), persistent=False)
+        self.register_buffer("one", torch.ones((), dtype=torch.float32), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, M] bool -> [N, M]."""

@@ -112,7 +112,8 @@ class PolicyConfig:
     policy's actions. auto: the variances of all components sum to 3, so that the noise costs the same for any
     number of components if the environment charges the square of an action."""
     squash: bool = False
-    """Gaussian actions: squash actions into their bounds with tanh. Needs finite bounds."""
+    """Gaussian actions: squash actions into their bounds with tanh. Needs finite bounds. The entropy bonus remains that
+    of the Gaussian, so a large entropy_cost pushes actions to their bounds."""
     scale_actions: bool = False
     """Gaussian actions: map the policy's -1 and 1 to an action's bounds, if they are finite, so that the initial
     deviation means the same in every environment. Off: the policy acts in the environment's own units."""

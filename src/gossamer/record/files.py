@@ -145,13 +145,37 @@ def is_locked(path: Path | str, *, flags: int = 0, dir_fd: int | None = None) ->
     return False
 
 
+_OWN: dict[int, tuple[int, int]] = {}
+"""Descriptors that no process which is forked from here is to keep, with their device and inode."""
+
+
+def hold_alone(handle: int) -> None:
+    """Let no process that is started from here keep a descriptor, as an environment's may outlive this one, and so would a lock."""
+    os.set_inheritable(handle, False)
+    status = os.fstat(handle)
+    _OWN[handle] = status.st_dev, status.st_ino
+
+
+def _let_go() -> None:
+    for handle, place in _OWN.items():
+        with suppress(OSError):
+            status = os.fstat(handle)  # it may be closed by now, and another one's
+            if (status.st_dev, status.st_ino) == place:
+                os.close(handle)
+    _OWN.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
 def take_lock(path: Path, kind: int, *, patience_seconds: float) -> int | None:
-    """A handle that holds the lock, or None when others kept it for that long."""
+    """A handle that holds the lock, or None when others kept it for that long; forked processes do not have it."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     give_up = time.monotonic() + patience_seconds
     while True:
         try:
             fcntl.flock(handle, kind | fcntl.LOCK_NB)
+            hold_alone(handle)
             return handle
         except BlockingIOError:
             if time.monotonic() >= give_up:

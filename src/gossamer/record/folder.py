@@ -12,6 +12,7 @@ import shutil
 import stat
 import time
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -373,6 +374,8 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
         for path in (self.path / "monitor").glob("*.monitor.csv"):
             path.unlink()
+        for path in (self.path / "checkpoints").glob(f"*{PARTIAL}"):
+            shutil.rmtree(path, ignore_errors=True)
         for name in _OWN_FOLDERS:
             with suppress(OSError):
                 (self.path / name).rmdir()  # empty, or somebody else's
@@ -406,6 +409,12 @@ def _holds_run(path: Path) -> bool:
     return any((path / name).exists() for name in names)
 
 
+PARTIAL = ".partial"
+"""How the name of a checkpoint ends that is being written."""
+FEW_ROWS = 100
+"""Of metrics, before the first checkpoint is on disk."""
+
+
 def never_learnt(path: Path) -> bool:
     """Whether a folder holds a run of ours that was ended before it learnt anything: there is nothing to continue, nor to lose."""
     files = FolderReader(path)
@@ -413,11 +422,13 @@ def never_learnt(path: Path) -> bool:
     ours = [mapping(x).keys() >= {"time_unix", "argv", "process"} for x in sessions]
     if not ours or not all(ours) or table_in(files, "summary.json").get("env_steps"):
         return False
-    held = ("checkpoints", "tensorboard", "videos", "wandb")
-    rows = (path / name for name in _ROW_FILES)
-    return not any(any((path / name).glob("*")) for name in held) and not any(
-        x.exists() and x.stat().st_size for x in rows
-    )
+    if any(any((path / name).glob("*")) for name in ("tensorboard", "videos", "wandb")):
+        return False
+    if saved := [x.name for x in (path / "checkpoints").glob("*")]:
+        # It was killed while it wrote its first one, a moment after its first rows.
+        few = len([*islice(read_rows(path / "metrics.jsonl"), FEW_ROWS)]) < FEW_ROWS
+        return few and all(name.endswith(PARTIAL) for name in saved)
+    return not any(x.exists() and x.stat().st_size for x in map(path.__truediv__, _ROW_FILES))
 
 
 def file_name(text: str) -> str:

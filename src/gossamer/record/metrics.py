@@ -324,7 +324,7 @@ _NUMBER = (int, float, type(None))
 MAX_OPEN_MONITORS = 128
 """Files held open at once; a process may often open only 1,024."""
 LINES_AT_ONCE = 16
-"""Lines that wait for a file which is not open; a resumed run makes up for those that were lost."""
+"""Lines that wait for a file which is not open; a resumed run makes up for those that were lost, as `RunFolder.cut` does."""
 
 
 class EpisodeLog:
@@ -342,15 +342,22 @@ class EpisodeLog:
             env_id: Environment, likewise.
         """
         path = folder / "episodes.jsonl"
-        self.count = sum(1 for _ in read_rows(path))
+        self.count = 0
         """Rows in `episodes.jsonl`, earlier sessions included."""
-        self._rows = JsonLog(path)
         self._folder = folder / "monitor"
         self._folder.mkdir(exist_ok=True)
         self._first_line = "#" + json.dumps({"t_start": t_start, "env_id": env_id})
         self._open: dict[int, tuple[BinaryIO, list[str]]] = {}
         self._waiting: dict[int, list[tuple[dict[str, Any], Mapping[str, float]]]] = {}
         self._writing = threading.Lock()
+        there = {x.name for x in self._folder.iterdir()}
+        for row in read_rows(path):
+            self.count += 1
+            env = row.get("env")
+            # It waited for its file when the session ended that it was of.
+            if isinstance(env, int) and f"{env}.monitor.csv" not in there:
+                self._waiting.setdefault(env, []).append((row, mapping(row.get("info"))))
+        self._rows = JsonLog(path)
 
     def write(
         self,

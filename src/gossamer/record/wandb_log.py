@@ -9,6 +9,7 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.record.files import write_text
 from gossamer.record.metrics import plain
@@ -26,7 +27,7 @@ class WandbLog:
     """Sends rows of metrics to one W&B run, the same one after a resume."""
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        """Begin or continue the W&B run; ConfigError if the package is missing.
+        """Begin or continue the W&B run; ConfigError if the package is missing, or W&B refuses.
 
         Args:
             folder: The run folder; `wandb.json` in it remembers the W&B run's id and its project.
@@ -37,14 +38,20 @@ class WandbLog:
         except ImportError:
             raise MissingExtra("--wandb needs the package wandb", "wandb") from None
         run_id, project = _id_and_project(folder / "wandb.json")
-        self._run: Any = wandb.init(
-            project=project,
-            name=folder.name,
-            id=run_id,
-            resume="allow",
-            dir=str(folder),
-            config=plain(config),
-        )
+        try:
+            self._run: Any = wandb.init(
+                project=project,
+                name=folder.name,
+                id=run_id,
+                resume="allow",
+                dir=str(folder),
+                config=plain(config),
+            )
+        except wandb.Error as error:
+            why = " ".join(str(error).split())
+            raise ConfigError(
+                f"--wandb: {why}; type: wandb login, or set WANDB_MODE=offline"
+            ) from error
 
     def write(self, row: Mapping[str, Any], env_steps: int) -> None:
         """Send every finite number of a row."""

@@ -41,7 +41,9 @@ if TYPE_CHECKING:
     from gossamer.types import Batch
 
 MAX_NONFINITE = 5
-"""Updates in a row whose loss or gradient is not finite before the run is given up."""
+"""Batches in a row of which no update has a finite loss and gradient before the run is given up: one reward may spoil all of a batch."""
+MOST_NATS = 1e9
+"""KL that is kept in place of a larger one, which a checkpoint could not hold."""
 
 
 class Learner:
@@ -315,18 +317,23 @@ class Learner:
             raise Stopped
 
     def _count(self, updates: list[Update]) -> None:
-        """Take the numbers of a version's updates; end the run where too many in a row were not finite."""
+        """Take the numbers of a version's updates; end the run where none was finite in too many batches in a row."""
         last: dict[str, tuple[float, float]] = {}
         for norm, sums in updates:
             if not math.isfinite(norm):
-                self._skip(norm)
+                self.nonfinite_updates += 1
                 continue
-            self._nonfinite_in_a_row = 0
             self._add_to_row(sums | {"learner/grad_norm": (norm, 1.0)})
             last = sums
+        if last:
+            self._nonfinite_in_a_row = 0
+        elif updates:
+            self._count_nonfinite(updates[-1].norm)
         if last and self._follows:
-            means = {name: x / max(n, 1e-12) for name, (x, n) in last.items()}
-            self._state.kl_nats = means.get("learner/mean_kl_nats", 0.0)
+            # A minibatch may hold no row that is learnt from, which says nothing of the policy either.
+            means = {name: x / n for name, (x, n) in last.items() if n > 0}
+            kl = means.get("learner/mean_kl_nats", self._state.kl_nats)
+            self._state.kl_nats = kl if kl < MOST_NATS else MOST_NATS  # NaN is not less
             self._algorithm.after_version(self._state, means)
 
     def _add_to_row(self, sums: Mapping[str, tuple[float, float]]) -> None:
@@ -334,14 +341,13 @@ class Learner:
             total, count = self._row_sums.get(name, (0.0, 0.0))
             self._row_sums[name] = total + x, count + n
 
-    def _skip(self, norm: float) -> None:
-        self.nonfinite_updates += 1
+    def _count_nonfinite(self, norm: float) -> None:
         self._nonfinite_in_a_row += 1
         if self._nonfinite_in_a_row >= MAX_NONFINITE:
             hint = "try a smaller --optimizer.learning-rate, or --algorithm.reward-clip clamp"
             if self._batch is not None and not self._batch.reward.isfinite().all():
                 hint = "the environment's rewards are not finite"
-            raise RunFailed(f"the gradient was not finite ({norm}) in {MAX_NONFINITE} updates in a row, "
+            raise RunFailed(f"the gradient was not finite ({norm}) in all updates of {MAX_NONFINITE} batches in a row, "
                             f"until update {self.update}; {hint}")  # fmt: skip
 
     def _set_learning_rate(self) -> None:

@@ -41,7 +41,9 @@ class Checkpointing:
         self._every_seconds = config.checkpoint_every_seconds
         self._store, self._stop = store, stop
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None  # of which nobody has been told yet
+        self._error: BaseException | None = None  # why the last one could not be written
+        self._untold: BaseException | None = None
+        self._failures = 0  # in a row
         # The longest.
         self._snapshot_seconds = self._sending_seconds = self._writing_seconds = 0.0
         self._at = time.monotonic()
@@ -73,7 +75,7 @@ class Checkpointing:
 
     @property
     def failed(self) -> bool:
-        """Whether the last one could not be written, which whoever saves next, or waits for it, is told."""
+        """Whether the last one could not be written."""
         return self._error is not None
 
     @property
@@ -96,11 +98,13 @@ class Checkpointing:
         """
         self.updates = updates = state.updates
         self._snapshot_seconds = max(self._snapshot_seconds, seconds)
-        if updates != self._saved:
-            self.finish()  # the one before it may still be written
+        if updates != self._saved or self.failed:
+            self.wait()  # the one before it may still be written
+            if not self.failed:
+                self._before = self.saved_env_steps
+            self._error, self.saved_env_steps = None, state.env_steps
             self._thread = threading.Thread(target=self._write, args=[state], name="checkpoint")
             self._thread.start()
-            self._before, self.saved_env_steps = self.saved_env_steps, state.env_steps
         self._at, self._saved = time.monotonic(), updates
 
     def save_initial(self) -> None:
@@ -117,11 +121,26 @@ class Checkpointing:
         """Forget what this session has saved: the run goes back to an earlier checkpoint."""
         self._saved, self.initial, self.final_snapshot_queued = {}, None, False
 
+    def take_failure(self) -> BaseException | None:
+        """Return why a checkpoint could not be written, once for each of them."""
+        found, self._untold = self._untold, None
+        return found
+
     def finish(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Wait until the last checkpoint is on disk; raise what went wrong if it could not be written.
+        """Wait as `wait` does; raise what went wrong if the last checkpoint could not be written."""
+        self.wait(alive)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def wait(self, alive: Callable[[], object] = lambda: None) -> None:
+        """Wait until the last checkpoint is on disk, or could not be written, as there may be room for the next one.
 
         Args:
             alive: called now and then while what is written reaches the disk.
+
+        Raises:
+            OSError: the one before that could not be written either; what else has gone wrong is raised at once.
         """
         written: int | None = -1
         self._stop.is_saving = True
@@ -134,7 +153,8 @@ class Checkpointing:
         finally:
             self._stop.is_saving = False
         self._thread = None
-        if self._error is not None:
+        again = self._failures > 1 or not isinstance(self._error, OSError)
+        if self._error is not None and again:
             error, self._error = self._error, None
             raise error
 
@@ -144,5 +164,7 @@ class Checkpointing:
         try:
             self._store.save(state.updates[0], *to_disk(state))
             self._writing_seconds = max(self._writing_seconds, time.monotonic() - began)
-        except BaseException as error:  # noqa: BLE001 - raised by whoever saves next
-            self._error = error
+            self._failures = 0
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits for it
+            self._failures += 1
+            self._error = self._untold = error

@@ -13,10 +13,10 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from gossamer.machine import STOP_SIGNALS
 from gossamer.record.exits import Exit
 from gossamer.run.slow_calls import SlowCalls, at_work
 from gossamer.run.user_messages import ENDED_AT_ONCE, STOPPING
+from gossamer.system.ignored_signals import STOP_SIGNALS
 from gossamer.system.signals import Signals
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ class Supervisor:
 
     def __post_init__(self) -> None:
         """Be ready to answer the placement."""
-        self.placement.before_snapshot = self.finish_saving
+        self.placement.before_snapshot = lambda: self.checkpoints.wait(self.placement.show_life)
         self.placement.asked_to_stop = lambda: self.stop.exit is not None
 
     def load_state(self, state: RunState) -> None:
@@ -118,7 +118,7 @@ class Supervisor:
                 self._supervise(load)
                 break
             except LockstepBroken:
-                self.finish_saving()
+                self.checkpoints.wait(self.placement.show_life)
                 self.checkpoints.forget()
                 self.exit = None  # an end that was reached is not reached any more
                 resumed, making = go_back(), self._group.making
@@ -143,6 +143,8 @@ class Supervisor:
                     self.recorder.say(explanation)
                 if placement.stop.error is not None:  # the evaluator's
                     raise placement.stop.error
+                if (error := self.checkpoints.take_failure()) is not None:
+                    self.recorder.say(user_messages.not_saved(error))
                 self._order_what_is_due()
                 self._see_to_requests()
                 may_evaluate = group.ranks_told and not group.ending

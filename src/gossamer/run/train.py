@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gossamer.build.evaluation_tasks import tasks_in_words
 from gossamer.config import (
     FOR_REPLAYS,
+    RESUMED,
     TrainConfig,
     code_in,
     make_config,
@@ -53,7 +54,7 @@ from gossamer.run.supervisor import Supervisor
 from gossamer.system.beginning import Beginning
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.gpus import unused_gpus
-from gossamer.system.reading import clipped
+from gossamer.system.reading import clipped, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -335,6 +336,15 @@ class _Session:
         )
         return self.folder, self.recorder
 
+    def _layers(self) -> Mapping[str, str]:
+        """Return who set each setting; what a resumed run goes on with, whoever set it first."""
+        try:
+            before = mapping(self.folder.read_json("layers.json")) if self.state else {}
+        except ConfigError:  # which is for the record
+            before = {}
+        layers = self.asked.layers.items()
+        return {name: str(before.get(name, x)) if x == RESUMED else x for name, x in layers}
+
     def _write_beginning(self, supervisor: Supervisor) -> None:
         """Write what a run begins with; of a new run nothing stays if that fails."""
         asked, folder = self.asked, self.folder
@@ -349,7 +359,7 @@ class _Session:
             before = self.state.recorder.seconds if self.state else 0.0
             folder.write_start(
                 settings,
-                asked.layers,
+                self._layers(),
                 asked.argv or [],
                 facts,
                 began=asked.began,

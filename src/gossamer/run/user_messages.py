@@ -6,6 +6,7 @@ import errno
 import math
 import sys
 import traceback
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
@@ -26,6 +27,7 @@ STOPPING = (
 )
 ENDED_AT_ONCE = "Ended without saving. The run can be resumed from its last checkpoint."
 _TALKING = "topology:gossip, topology:allreduce or topology:diffusion"
+_OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE}
 MAX_ITEMS_TOLD = 12
 """Most arrays of an observation, or parts of an action, to list."""
 MAX_LEARNERS_TOLD = 16
@@ -227,13 +229,28 @@ def raise_failure(failure: BaseException, folder: RunFolder) -> None:
             "other code in this process, perhaps the environment's, closed files of the run"
             f"{'; the last checkpoint is kept' * resumes}{hint}"
         ) from failure
-    if isinstance(failure, OSError):
+    if isinstance(failure, OSError) and _is_of_the_folder(failure):
         raise RunFailed(
             f"could not write to the run folder: {failure.strerror or failure}; the last checkpoint "
             f"is kept, resume from it once there is room{hint}"
         ) from failure
     traceback.print_exception(failure)
     raise RunFailed(headline(failure) + hint) from failure
+
+
+def _is_of_the_folder(failure: OSError) -> bool:
+    """Whether an error is a disk's, or was raised where a run's files are written, and not in a function of the user's."""
+    if failure.errno in _OF_DISKS:
+        return True
+    frames = [frame.f_globals.get("__name__", "") for frame, _ in walk_tb(failure.__traceback__)]
+    own = [x for x in frames if x.startswith("gossamer.")]
+    return bool(own) and own[-1].startswith("gossamer.record.")
+
+
+def not_saved(error: BaseException) -> str:
+    """Say that a checkpoint could not be written."""
+    why = getattr(error, "strerror", None) or error
+    return f"a checkpoint could not be written ({why}); the one before it is kept, and the next one is tried"
 
 
 def headline(error: BaseException) -> str:

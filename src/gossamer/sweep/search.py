@@ -56,7 +56,7 @@ class Study:
             return pruners.SuccessiveHalvingPruner(min_resource=FIRST_MARKS, reduction_factor=3)
         if options.pruner == "hyperband":
             return pruners.HyperbandPruner(
-                min_resource=FIRST_MARKS, max_resource=MARKS * options.seeds, reduction_factor=3
+                min_resource=FIRST_MARKS, max_resource=MARKS, reduction_factor=3
             )
         return pruners.NopPruner()
 

@@ -18,7 +18,7 @@ from gossamer.record.metrics import plain
 from gossamer.record.readers import FolderReader, json_in
 from gossamer.sweep.pool import PlannedRun
 from gossamer.sweep.trial import Trial
-from gossamer.system.reading import clipped, quoted, visible
+from gossamer.system.reading import clipped, mapping, quoted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,10 +101,12 @@ class SweepFolder:
     def _refuse_another(self) -> None:
         held = _read_object(self.path, MANIFEST).get("sweep")
         asked = self._manifest()["sweep"]
-        if held == asked:
-            return
         old = cast("dict[str, Any]", held) if isinstance(held, dict) else {}
         names = [x for x in {**old, **asked} if old.get(x) != asked.get(x)]
+        # A trial's number says which of these it tries, and a later file wins.
+        names += [x for x in ("search", "config") if x not in names and not _alike(old, asked, x)]
+        if old and not names:
+            return
         raise ConfigError(
             f"{self.path} holds another sweep (other: {', '.join(names) or 'everything'}); name another folder: "
             f"--folder {quoted(f'{self.path}-2')}"
@@ -178,6 +180,11 @@ class SweepFolder:
 def _record(trial: Trial) -> str:
     held = {"number": trial.number, "chosen": trial.chosen, "pruned": trial.pruned}
     return json.dumps(held, indent=1) + "\n"
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
+    """Whether two tables have the same keys in the same order."""
+    return [*mapping(one.get(name))] == [*mapping(other.get(name))]
 
 
 def _started(held: Mapping[str, Any], manifest: Path) -> float:

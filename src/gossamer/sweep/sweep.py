@@ -146,6 +146,9 @@ def _end(queue: TrialQueue, held: SweepFolder, *, finished: bool, as_json: bool,
     trials = queue.sweep.trials
     if not finished:
         return stopped(f"{trials - queue.count('done', 'pruned')} of {trials} trials", again)
-    if failed := queue.count("failed"):
-        raise RunFailed(f"{failed} of {trials} trials failed; to try them again, type: {again}")
+    if failed := [x for x in queue.by_number() if x.state == "failed"]:
+        how = f"to try them again, type: {again}"
+        if not any(x.may_go_on for x in failed):
+            how = f"the last one: {failed[-1].failure}"
+        raise RunFailed(f"{len(failed)} of {trials} trials failed; {how}")
     return 0

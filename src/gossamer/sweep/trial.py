@@ -37,6 +37,11 @@ class Trial:
     """The objectives of each run."""
 
     @property
+    def may_go_on(self) -> bool:
+        """Whether a run of it is left to train."""
+        return not all(is_done(run.folder) for run in self.runs)
+
+    @property
     def state(self) -> State:
         """Its state; one that was stopped early stays so, whatever became of its runs."""
         if self.values:
@@ -47,7 +52,7 @@ class Trial:
 
     def judge(self, judge: Judge) -> bool:
         """Compute the worth of the trial from its runs; return whether all of them are done."""
-        if not all(is_done(run.folder) for run in self.runs):
+        if self.may_go_on:
             return False
         steps, learners = self.config.total_env_steps, self.config.num_learners
         worth = [
@@ -57,9 +62,9 @@ class Trial:
         self.values, missing = judge.means(worth)
         if missing:
             self.failure = f"not every run has recorded the objective {missing}: " + (
-                "no policy was evaluated; set evaluation.every_seconds lower"
+                "no policy was evaluated; set evaluation.every_seconds lower, in another sweep"
                 if missing == "evaluation"
-                else "no training episode ended; set total_env_steps higher"
+                else "no training episode ended; set total_env_steps higher, in another sweep"
             )
         else:
             self.of_seeds = cast("list[list[float]]", worth)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.record.objectives import MARKS, evaluations, is_done
+from gossamer.record.objectives import evaluations, is_done
 from gossamer.sweep.pool import RunQueue
 from gossamer.sweep.search import Study
 from gossamer.sweep.trial import settings_in_words, worth_in_words
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_FAILURES = 3
 """Trials that fail before one is done: then something is wrong with all of them."""
+LONGER = 2.0
+"""A run that trains for so many times as long as those that failed is no such one."""
 
 
 class TrialQueue(RunQueue):
@@ -38,6 +41,8 @@ class TrialQueue(RunQueue):
         """Settings of trials that cannot work together, with the reason."""
         self._folder = folder
         self._trial_of: dict[str, Trial] = {}
+        self._began: dict[str, float] = {}  # when each run that trains began, by its name
+        self._failed_seconds = 0.0  # that a run which failed has trained at most
         self._study = Study(folder.sweep) if folder.sweep.uses_optuna else None
         for trial in folder.read_trials():
             self._admit(trial)
@@ -66,19 +71,32 @@ class TrialQueue(RunQueue):
 
     def next(self) -> PlannedRun | None:
         """Return a run to begin or to go on with."""
-        self._refuse_to_go_on()
+        if self._must_wait():
+            return None
         while not self.pending and len(self.trials) + len(self.refused) < self.sweep.trials:
             self._new_trial()
-            self._refuse_to_go_on()
-        return super().next()
+        if self.refused and not self.trials:
+            reason = list(self.refused.values())[-1][1]
+            raise RunFailed(f"no trial has settings that can work together; the last one: {reason}")
+        run = super().next()
+        if run is not None:
+            self._began.setdefault(run.name, time.monotonic())
+        return run
 
-    def _refuse_to_go_on(self) -> None:
+    def _must_wait(self) -> bool:
+        """Return whether no run is to begin, as all trials may fail as those before have; raise RunFailed if they do.
+
+        One that trains shows that they do not when it has trained for longer than those that have failed.
+        """
         reasons = [x.failure for x in self.trials.values() if x.failure]
-        reasons += [reason for _, reason in self.refused.values()]
-        if len(reasons) >= MOST_FAILURES and not self.count("done"):
+        if len(reasons) < MOST_FAILURES or self.count("done", "pruned"):
+            return False
+        if not self._began:
             raise RunFailed(
                 f"{len(reasons)} trials failed and none was done; the last one: {reasons[-1]}"
             )
+        longest = time.monotonic() - min(self._began.values())
+        return longest < LONGER * self._failed_seconds
 
     def _new_trial(self) -> None:
         used = {*self.trials, *self.refused}
@@ -96,6 +114,9 @@ class TrialQueue(RunQueue):
     def ended(self, run: PlannedRun, how: Exit) -> None:
         """Record that a run has ended; judge its trial once all of its runs have."""
         trial = self._trial_of[run.name]
+        began = self._began.pop(run.name, None)
+        if how.kind == "failed" and began is not None:
+            self._failed_seconds = max(self._failed_seconds, time.monotonic() - began)
         if trial.pruned or trial.values or how.kind == "stopped":
             return  # judged before, when the files of its last run were there and its process was not gone yet
         if how.kind == "failed":
@@ -123,6 +144,8 @@ class TrialQueue(RunQueue):
 
     def unwanted(self, running: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
         """Return the runs of trials that are not worth going on."""
+        for run in running:  # an earlier command may have begun it
+            self._began.setdefault(run.name, time.monotonic())
         if self._study is not None and self.sweep.options.pruner != "none":
             for number in dict.fromkeys(self._trial_of[x.name].number for x in running):
                 trial = self.trials[number]
@@ -137,19 +160,18 @@ class TrialQueue(RunQueue):
         return [run for run in running if self._trial_of[run.name].pruned]
 
     def _report(self, trial: Trial) -> bool:
-        """Tell the evaluations of a trial's runs; return whether one of them was worse than others were at that time.
+        """Tell the evaluations of a trial's first run; return whether one of them was worse than others were at that time.
 
-        One moment of one seed is the same in all trials.
+        Of the first alone: its others train beside it or after it, as there is room, and differ from it by their luck.
         """
         if self._study is None or self.sweep.options.pruner == "none":
             return False
+        found = evaluations(
+            trial.runs[0].folder,
+            total_env_steps=trial.config.total_env_steps,
+            stop_after_seconds=trial.config.stop_after_seconds,
+        )
         worse = False
-        for index, run in enumerate(trial.runs):
-            found = evaluations(
-                run.folder,
-                total_env_steps=trial.config.total_env_steps,
-                stop_after_seconds=trial.config.stop_after_seconds,
-            )
-            for mark, mean in found.items():
-                worse |= self._study.report(trial.number, index * MARKS + mark, mean)
+        for mark, mean in found.items():
+            worse |= self._study.report(trial.number, mark, mean)
         return worse

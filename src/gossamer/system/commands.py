@@ -136,9 +136,12 @@ class Command:
         for word in self.words:
             word.add_to(parser)
         heads = [word.partition("=") for word in typed]
-        asked, unknown = parser.parse_known_args(
-            [(x.replace("_", "-") if x.startswith("--") else x) + y + z for x, y, z in heads]
-        )
+        words = [(x.replace("_", "-") if x.startswith("--") else x) + y + z for x, y, z in heads]
+        takes = {x.name for x in self.words if x.typed.startswith("--") and " " in x.typed}
+        for i in range(len(words) - 1, 0, -1):  # argparse takes -1e3 for a flag
+            if words[i - 1] in takes and re.match(r"-\.?\d", words[i]):
+                words[i - 1 : i + 1] = [f"{words[i - 1]}={words[i]}"]
+        asked, unknown = parser.parse_known_intermixed_args(words)
         if unknown:
             flags = [x.name for x in self.words if x.name.startswith("--")]
             near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)

@@ -92,6 +92,20 @@ def expand(path: Path | str, hint: str = "") -> Path:
     raise ConfigError(f"{clipped(str(path))!r} cannot be a file or folder: {reason}{hint}")
 
 
+def new_file(path: Path) -> Path:
+    """Return the path of a file that --output asks for; ConfigError if it is there already, or cannot be made."""
+    if os.path.lexists(path):
+        raise ConfigError(f"{path} exists already; remove it, or choose another with --output PATH")
+    parent = path.absolute().parent
+    if not parent.is_dir():
+        raise ConfigError(f"--output {path}: the folder {parent} does not exist; make it first")
+    if not os.access(parent, os.W_OK):
+        raise ConfigError(
+            f"--output {path}: the folder {parent} cannot be written to; choose another"
+        )
+    return path
+
+
 def quoted(word: Path | str) -> str:
     """Return a word of a command as it is typed in a shell, such as a path with a space."""
     return shlex.quote(str(word))

@@ -11,7 +11,7 @@ from contextlib import suppress
 from io import FileIO
 from typing import TYPE_CHECKING, Any
 
-from gossamer.machine import STOP_SIGNALS
+from gossamer.system.ignored_signals import STOP_SIGNALS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection

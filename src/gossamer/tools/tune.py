@@ -26,7 +26,7 @@ from gossamer.record.files import write_whole
 from gossamer.record.tuned import TUNABLE, write_tuned
 from gossamer.run.train import train
 from gossamer.system.cores import num_cores
-from gossamer.system.reading import expand, quoted
+from gossamer.system.reading import expand, new_file, quoted
 from gossamer.tools.bench import core_rates
 from gossamer.tools.prediction import predicted
 from gossamer.topology.gossip import Gossip
@@ -54,9 +54,7 @@ Changes = dict[str, Any]
 
 def main(env_id: str, *, seconds: float, output: str) -> None:
     """Try settings for `seconds`, print every trial, and write what beat the defaults as a preset file."""
-    target = expand(output)
-    if target.exists():
-        raise ConfigError(f"--output {target} exists; name another file, or remove it")
+    target = new_file(expand(output))
     until = time.monotonic() + seconds
     config = with_number(env_id)
     spec = read_spec(env_id, config.env, config.max_episode_steps)
@@ -86,9 +84,13 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
         if time.monotonic() + needed + ENDING_SECONDS > until:
             _say(f"no time is left for another trial of {needed:.0f} s; --seconds tries more")
             break
-        rate = measured_rate(config, {**best, **changes}, needed)
         first = next(iter(changes))  # what else it brings with it is in the preset
         told = f"{first} = {_toml(changes[first])}"
+        try:
+            rate = measured_rate(config, {**best, **changes}, needed)
+        except ConfigError as error:  # such as more environments than there is memory for
+            _say(f"{told}: {error}")
+            continue
         if rate is None:
             _say(f"{told}: not measured, it began too late")
             continue

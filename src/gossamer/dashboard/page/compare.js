@@ -27,6 +27,8 @@ export class Compare {
   #body = el("div", { class: "comparisons" });
   #asking;
   #there = ""; // the runs that were asked about
+  #states = ""; // that they are in
+  #typed = later(0, () => {});
   #gone = el("div", {});
   #menu;
   #all = false; // whether every pair is shown
@@ -61,14 +63,15 @@ export class Compare {
   }
 
   #draw() {
-    const typed = later(TYPED_MS, (value) => this.#change({ threshold: value === "" || !Number.isFinite(Number(value)) ? null : Number(value) }));
+    this.#typed.stop();
+    this.#typed = later(TYPED_MS, (value) => this.#change({ threshold: value === "" || !Number.isFinite(Number(value)) ? null : Number(value) }));
     const reach = el("input", {
       type: "number",
       step: "any",
       class: "reach",
       value: this.#state.threshold ?? "",
       title: "A return: when do the runs first reach it?",
-      on: { input: (event) => typed(event.target.value) },
+      on: { input: (event) => this.#typed(event.target.value) },
     });
     this.root.replaceChildren(
       el("h1", { class: "sr" }, "Compare"),
@@ -274,8 +277,12 @@ export class Compare {
   /** The table of runs changed. */
   onRuns() {
     if (!store.loaded) return;
-    if (present(this.#state.runs).join("\n") !== this.#there) this.#show();
+    const there = present(this.#state.runs);
+    const states = there.map((id) => store.runs.get(id).state).join();
+    if (there.join("\n") !== this.#there) this.#show();
     else if (!this.#there) this.#body.replaceChildren(this.#invitation());
+    else if (states !== this.#states) this.#asking.soon();
+    this.#states = states;
   }
 
   /** The colours changed. */
@@ -285,6 +292,7 @@ export class Compare {
 
   /** The view is left. */
   leave() {
+    this.#typed.stop();
     this.#asking.stop();
   }
 }

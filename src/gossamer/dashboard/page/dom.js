@@ -177,7 +177,7 @@ export function nothing(title, ...lines) {
   );
 }
 
-// What the pointer is pressed on, and what is to be filled anew once it is let go.
+// What the pointer is pressed on, and what is to be done once it is let go.
 let pressed = null;
 const waiting = new Map();
 
@@ -185,7 +185,7 @@ function letGo() {
   // After the click, which comes next.
   setTimeout(() => {
     pressed = null;
-    for (const [node, children] of waiting) refill(node, ...children);
+    for (const work of waiting.values()) work();
     waiting.clear();
   });
 }
@@ -194,26 +194,45 @@ addEventListener("pointerdown", (event) => (pressed = event.target), true);
 addEventListener("pointerup", letGo, true);
 addEventListener("pointercancel", letGo, true);
 
-/** Fill a list anew with what an answer tells. The focus keeps its place; a control that is being pressed stays until it is let go, as no click comes of another one in its place. */
-export function refill(node, ...children) {
+/** Change what is in a node, or, while something in it is being pressed, do so once that is let go: no click comes of another one in its place. */
+export function whenLetGo(node, work) {
   if (pressed && node !== pressed && node.contains(pressed)) {
-    waiting.set(node, children);
+    waiting.set(node, work);
     return;
   }
   waiting.delete(node);
-  const controls = () => [...node.querySelectorAll("a, button, input")];
-  const place = controls().indexOf(document.activeElement);
-  node.replaceChildren(...children);
-  if (place >= 0) controls()[place]?.focus();
+  work();
 }
 
-/** Return a function that calls `work` once, `wait` ms after its last call. */
+function controls(node) {
+  return [...node.querySelectorAll("a, button, input")];
+}
+
+/** Put another node in the place of one; the control that has the focus keeps it. */
+export function exchange(node, other) {
+  const place = controls(node).indexOf(document.activeElement);
+  node.replaceWith(other);
+  if (place >= 0) (controls(other)[place] ?? controls(other)[0])?.focus();
+}
+
+/** Fill a list anew with what an answer tells. The focus keeps its place, and so does a control that is being pressed. */
+export function refill(node, ...children) {
+  whenLetGo(node, () => {
+    const place = controls(node).indexOf(document.activeElement);
+    node.replaceChildren(...children);
+    if (place >= 0) controls(node)[place]?.focus();
+  });
+}
+
+/** Return a function that calls `work` once, `wait` ms after its last call; after `stop()` not for the calls before. */
 export function later(wait, work) {
   let timer = 0;
-  return (...given) => {
+  const call = (...given) => {
     clearTimeout(timer);
     timer = setTimeout(() => work(...given), wait);
   };
+  call.stop = () => clearTimeout(timer);
+  return call;
 }
 
 /** Return a function that does `work` at once, never twice at a time, and again if it was called meanwhile; after `stop()` not at all. */

@@ -1,5 +1,7 @@
 // The words typed into the search of runs: plain words, and comparisons such as lr>0.001, seed=3 or tag="long run".
 
+import { setting } from "./format.js";
+
 const FIELDS = {
   env: "env_id", environment: "env_id", algo: "algorithm", return: "mean_return", best: "best_evaluation", steps: "env_steps",
   speed: "steps_per_second", "steps/s": "steps_per_second", learners: "num_learners", machine: "where", run: "name",
@@ -32,11 +34,12 @@ function isTagged(run, wanted) {
 function compares(run, name, sign, wanted) {
   if (name === "tag" || name === "tags") return { "=": isTagged(run, wanted), "!=": !isTagged(run, wanted) }[sign] ?? false;
   const value = valueOf(run, name);
-  if (value === undefined || value === null) return false;
+  const written = setting(value).toLowerCase(); // as the table shows it
+  if (value === undefined || (value === null && (FIELDS[name] ?? name) in run)) return false;
   const [, size, unit] = (name === "age" && /^([\d.]+)(s|m|min|h|d)$/.exec(wanted)) || [];
   const [a, b] = [Number(Array.isArray(value) ? value[0] : value), unit ? size * SECONDS[unit] : Number(wanted)];
-  const numbers = wanted !== "" && Number.isFinite(a) && Number.isFinite(b);
-  const same = numbers ? a === b : String(value).toLowerCase().includes(wanted.toLowerCase());
+  const numbers = value !== null && wanted !== "" && Number.isFinite(a) && Number.isFinite(b);
+  const same = numbers ? a === b : [String(value).toLowerCase(), written].some((text) => text.includes(wanted.toLowerCase()));
   if (sign === "=") return same;
   if (sign === "!=") return !same;
   if (!numbers) return false;

@@ -90,6 +90,10 @@ function evaluationNote({ last_evaluation: last, candidate_evaluation: candidate
   return parts.join(", ");
 }
 
+function shapeOf(run) {
+  return run && `${isReadable(run)} ${run.problem ?? ""}`;
+}
+
 /** The view Run. */
 export class Run {
   #id;
@@ -111,6 +115,9 @@ export class Run {
   #abort = new AbortController();
   #chartAbort = new AbortController();
   #read = 0;
+  #timer = 0;
+  #shape = ""; // what is drawn around the section
+  #state = "";
   #built = null;
 
   constructor(root, params) {
@@ -154,6 +161,8 @@ export class Run {
   #draw() {
     const run = store.runs.get(this.#id);
     document.title = run ? `${run.name} \u00b7 gossamer` : "Run \u00b7 gossamer";
+    this.#shape = shapeOf(run);
+    this.#state = run?.state;
     const instead = withoutRun(this.#id);
     this.#built = null;
     this.#head = null;
@@ -203,13 +212,16 @@ export class Run {
   }
 
   async #load() {
+    clearTimeout(this.#timer);
     if (!store.runs.has(this.#id)) return;
     this.#abort.abort();
     this.#abort = new AbortController();
     const { signal } = this.#abort;
     const charts = this.#section === "overview" ? this.#loadCharts() : null;
     // Beside the charts the rest of the overview changes slowly.
-    if (charts && this.#detail && Date.now() - this.#read < DETAIL_MS) {
+    const age = Date.now() - this.#read;
+    if (charts && this.#detail && age < DETAIL_MS) {
+      this.#timer = setTimeout(() => this.refresh(), DETAIL_MS - age); // unless it is read again before
       await charts;
       return;
     }
@@ -573,8 +585,17 @@ export class Run {
       if (all) this.#draw();
       return;
     }
+    if (shapeOf(run) !== this.#shape) {
+      this.#draw();
+      return;
+    }
     this.#head.draw(run);
     if (this.#section === "overview") this.#fillTiles();
+    if (run.state === this.#state) return;
+    this.#state = run.state; // its log and its processes say more than its last row, which came before
+    this.#read = 0;
+    this.refresh();
+    this.#timer = setTimeout(() => this.refresh(), DETAIL_MS); // the end of a run is told in several files
   }
 
   /** The colours changed. */
@@ -585,6 +606,7 @@ export class Run {
 
   /** The view is left. */
   leave() {
+    clearTimeout(this.#timer);
     this.refresh.stop();
     this.#abort.abort();
     this.#chartAbort.abort();

@@ -3,7 +3,7 @@
 import { describe, tagsOf } from "./about.js";
 import { actOnRuns } from "./acts.js";
 import { address, go, list, one, remember, text } from "./address.js";
-import { button, checklist, el, nothing, popover, select, svg } from "./dom.js";
+import { button, checklist, el, exchange, nothing, popover, select, svg, whenLetGo } from "./dom.js";
 import { filterOf, strangers, valueOf } from "./filter.js";
 import { ago, count, duration, meanOf, moment, number, setting, short, shortSetting, shortSettings } from "./format.js";
 import { compare, missing } from "./order.js";
@@ -239,17 +239,17 @@ export class Runs {
   // Rows that stay where they are are not touched: a table of hundreds is updated every second.
   #place(rows) {
     const focused = document.activeElement;
+    const group = focused?.closest(".group-row")?.dataset.group;
+    const stay = new Set(rows);
+    for (const row of [...this.#body.children]) if (!stay.has(row)) row.remove();
     let at = this.#body.firstChild;
     for (const row of rows) {
       if (row === at) at = at.nextSibling;
       else this.#body.insertBefore(row, at);
     }
-    while (at) {
-      const next = at.nextSibling;
-      at.remove();
-      at = next;
-    }
-    if (focused?.isConnected && document.activeElement !== focused) focused.focus();
+    if (document.activeElement === focused) return;
+    if (focused.isConnected) focused.focus();
+    else if (group !== undefined) rows.find((row) => row.dataset.group === group)?.querySelector(focused.tagName)?.focus();
   }
 
   #clear() {
@@ -355,10 +355,8 @@ export class Runs {
             if (isClosed) closed.delete(key);
             else closed.add(key);
             this.#change({ closed });
-            [...this.#body.querySelectorAll(".group-toggle")].find((each) => each.dataset.key === key)?.focus();
           },
         },
-        "data-key": key,
       },
       el("span", { class: "caret", "aria-hidden": "true" }),
       title,
@@ -368,14 +366,13 @@ export class Runs {
       mean !== null && `mean return ${number(mean)}`,
       Number.isFinite(best) && alike && `best evaluation ${number(best)}`,
     ].filter(Boolean);
-    return el("tr", { class: "group-row" }, el("td", { class: "c-tick" }, box), el("th", { scope: "rowgroup", colspan: "30" }, toggle, el("span", { class: "quiet" }, facts.join(" \u00b7 "))));
+    return el("tr", { class: "group-row", "data-group": key }, el("td", { class: "c-tick" }, box), el("th", { scope: "rowgroup", colspan: "30" }, toggle, el("span", { class: "quiet" }, facts.join(" \u00b7 "))));
   }
 
   #row(run) {
     const known = this.#rows.get(run.id);
     const mark = markOf(run, this.#state.columns);
     if (known?.mark === mark) return known.row;
-    const hadFocus = known?.row.contains(document.activeElement);
     const cells = this.#names().map((name) => {
       const column = COLUMNS[name];
       const value = run.settings?.[name];
@@ -397,8 +394,7 @@ export class Runs {
     if (known) {
       const moved = known.run.mean_return !== run.mean_return || known.run.env_steps !== run.env_steps;
       if (moved && run.state === "running") row.classList.add("fresh");
-      known.row.replaceWith(row);
-      if (hadFocus) row.querySelector(".run-name").focus();
+      exchange(known.row, row);
     }
     this.#rows.set(run.id, { row, mark, run });
     return row;
@@ -505,9 +501,11 @@ export class Runs {
 
   /** Runs changed. */
   onRuns() {
-    if (this.groupField) this.#menus();
-    this.#fill();
-    this.#drawSelection();
+    whenLetGo(this.root, () => {
+      if (this.groupField) this.#menus();
+      this.#fill();
+      this.#drawSelection();
+    });
   }
 
   /** Put the focus on the first run. */

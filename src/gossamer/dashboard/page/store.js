@@ -4,6 +4,7 @@ import { forgetMetrics, get } from "./api.js";
 import { isReadable } from "./states.js";
 
 const HIDDEN_MS = 30_000;
+const HIDDEN_TAB = "the hidden tab that listens";
 const RETRY_MS = [1000, 2000, 4000, 8000];
 
 class Store extends EventTarget {
@@ -18,6 +19,7 @@ class Store extends EventTarget {
   #retries = 0;
   #retry = 0;
   #hidden = 0;
+  #seen = null; // aborted when somebody looks again
   #version = -1;
   #loading = null;
 
@@ -71,12 +73,28 @@ class Store extends EventTarget {
   listen() {
     document.addEventListener("visibilitychange", () => {
       clearTimeout(this.#hidden);
-      // A browser allows six connections to one server: tabs that nobody sees give theirs back.
-      if (document.hidden) this.#hidden = setTimeout(() => this.#close(), HIDDEN_MS);
+      this.#seen?.abort();
+      if (document.hidden) this.#hidden = setTimeout(() => this.#rest(), HIDDEN_MS);
       else if (!this.#events) this.#open();
     });
     this.#open();
-    if (document.hidden) this.#hidden = setTimeout(() => this.#close(), HIDDEN_MS); // opened behind another tab
+    if (document.hidden) this.#hidden = setTimeout(() => this.#rest(), HIDDEN_MS); // opened behind another tab
+  }
+
+  // A browser allows six connections to one server: of the tabs that nobody sees all but one give theirs back. That one
+  // keeps the server, which ends after the last page, from ending.
+  async #rest() {
+    const { locks } = navigator; // not known to pages from afar without https
+    const { signal } = (this.#seen = new AbortController());
+    const untilSeen = () => new Promise((resolve) => signal.addEventListener("abort", resolve));
+    const first = await locks?.request(HIDDEN_TAB, { ifAvailable: true }, (lock) => lock && untilSeen().then(() => true));
+    if (first || signal.aborted) return;
+    this.#close();
+    const next = () => {
+      this.#open();
+      return untilSeen();
+    };
+    await locks?.request(HIDDEN_TAB, { signal }, next).catch(() => {}); // it is seen before its turn
   }
 
   #close() {
@@ -94,9 +112,9 @@ class Store extends EventTarget {
       const missed = this.#listened || this.#retries > 0;
       this.#listened = true;
       this.#retries = 0;
-      this.#version = -1; // a server that was started again counts anew
       this.#connected("live");
       if (missed || !this.loaded || this.problem) {
+        this.#version = -1; // a server that was started again counts anew
         forgetMetrics(null);
         this.load();
         this.#tell("rows", { run: null });
@@ -108,6 +126,10 @@ class Store extends EventTarget {
       this.#close();
       const wait = RETRY_MS[Math.min(this.#retries++, RETRY_MS.length - 1)];
       this.#retry = setTimeout(() => this.#open(), wait);
+    });
+    events.addEventListener("version", (event) => {
+      // Of what came between the first answer and this stream nobody tells.
+      if (this.#version >= 0 && JSON.parse(event.data) !== this.#version) this.load();
     });
     events.addEventListener("runs", (event) => this.#changed(JSON.parse(event.data)));
     events.addEventListener("rows", (event) => {

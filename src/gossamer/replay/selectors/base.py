@@ -38,7 +38,9 @@ class Selector:
     """Rows to store before replaying begins, >= 0, counted over the whole run; until then batches have online columns
     only. 0: replaying begins when there are enough columns for a batch."""
     shared: bool = False
-    """Let every learner sample from the data of all learners. The capacity applies to each learner's part."""
+    """Let every learner sample from the data of all learners. The capacity applies to each learner's part. Features and
+    recurrent states are those of the learner that stored them: among learners that do not mix, prefer a uniform replay,
+    and --replay-burn-in with a core."""
     path: str = ""
     """Folder for a file that holds the replay, if the replay is larger than memory; the file is removed when the
     run ends. Empty: keep the replay in memory."""

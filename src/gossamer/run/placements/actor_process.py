@@ -25,6 +25,7 @@ from gossamer.roles.actor import Actor
 from gossamer.roles.mixer import vectors, views
 from gossamer.run.host_protocol import Failed, Notice
 from gossamer.run.placements.child_protocol import (
+    ActorLost,
     ActorReady,
     ActorSettled,
     ActorState,
@@ -121,11 +122,9 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
     )
     try:
         team = TcpTeamLink(task, slot)
-    except ConnectionRefusedError:  # it has another actor, or is gone
-        channel.send(ActorSettled())
-        return
-    except OSError:
-        # A network that fails for a while; whoever has started this process does so again.
+    except OSError as error:  # whoever has started this process does so again, if the team still wants this actor
+        where = f"{task.address.host}, port {task.address.port}"
+        channel.send(ActorLost(f"it does not reach its learner at {where} ({error})"))
         return
     channel.send(ActorSettled())
     try:

@@ -293,7 +293,7 @@ class ActorTeam:
         closing = [
             member.popen
             for member in self._members
-            if self._free or not any(isinstance(asked, Collect) for asked in member.asked)
+            if self._free or not any(isinstance(x, Collect | LoadState) for x in member.asked)
         ]
         # Where they have nothing left to do they may take as long as in this process, less what killing them takes.
         patient = 0.0 if self._free else self._config.stop_within_seconds - CLOSE_SECONDS

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from contextlib import suppress
 
 from msgspec.structs import replace
 
+from gossamer.record.files import hold_alone
 from gossamer.run.host_protocol import Failed
 from gossamer.run.placements import actor_process, learner_process
 from gossamer.run.placements.channel import Channel
@@ -41,7 +43,10 @@ def serve(
         assert isinstance(task, LearnerTask | ActorTask), task
         if blocks is not None:
             task = replace(task, blocks=blocks)
+        for block in task.blocks:
+            os.set_inheritable(block, False)
         if isinstance(task, LearnerTask):
+            hold_alone(task.blocks[0])  # the run folder's: no new session begins while it is open
             role = "a learner"
             learner_process.work(channel, task)
         else:

@@ -166,7 +166,13 @@ class ActorAlive(Message, frozen=True):
 
 
 class ActorSettled(Message, frozen=True):
-    """An actor on another machine has called its team, which sees to it from now on, or does not want it any more."""
+    """An actor on another machine has called its team, which sees to it from now on."""
+
+
+class ActorLost(Message, frozen=True):
+    """An actor on another machine does not reach its team: the network fails, or the team is gone or has another actor."""
+
+    why: str
 
 
 ActorRequest = Collect | TellState | LoadState | EndActor | StillHere

@@ -28,6 +28,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gossamer.system.ignored_signals import ignore_stops
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -261,13 +263,6 @@ def end_with(parent: int) -> None:
         os._exit(1)
 
 
-def ignore_signals() -> None:
-    """Leave them to the supervisor, which hears them and tells us."""
-    # STOP_SIGNALS of `gossamer.machine`, which is not imported yet
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)
-
-
 def _key() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith(_FIXED)}
 
@@ -343,6 +338,7 @@ def _serve(supervisor: socket.socket) -> tuple[int, tuple[int, ...], socket.sock
                 if len(descriptors) == told["descriptors"]:  # else the system has left some out
                     pid = os.fork()
             if pid == 0:
+                ignore_stops()
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 for one in (woken, wakes, ends[0], *askers.values()):
@@ -413,7 +409,7 @@ def import_ahead() -> None:
 
 
 def _main(descriptor: int, parent: int, role: str) -> int:
-    ignore_signals()
+    ignore_stops()  # the supervisor hears them, and tells us
     # Imports take seconds, in which the parent may be killed. An actor's parent starts it from a thread, whose end is not
     # that of the parent; the closed socket tells.
     if role != "actor":

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from ray.exceptions import RayError
 
 from gossamer.run.host_protocol import Failed, Notice
-from gossamer.run.placements.child_protocol import ActorSettled
+from gossamer.run.placements.child_protocol import ActorLost, ActorSettled
 from gossamer.run.placements.spawn import spawn
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ AGAIN_SECONDS = 1.0
 gone."""
 BECAUSE = "The actor is dead because"
 """How Ray begins the line that tells why."""
+Told = ActorSettled | ActorLost | Failed
+"""What the process of an actor tells whoever has started it."""
 
 
 class ActorHost:
@@ -44,12 +46,12 @@ class ActorHost:
 
     def __init__(self, task: ActorTask):
         here = replace(task, machine=ray.util.get_node_ip_address())
-        self._popen, self._channel = spawn(here, ActorSettled | Failed)
+        self._popen, self._channel = spawn(here, Told)
         self._channel.end.setblocking(True)
 
-    def run(self) -> list[ActorSettled | Failed]:
+    def run(self) -> list[Told]:
         """Wait until the process has ended; return what it told."""
-        told: list[ActorSettled | Failed] = []
+        told: list[Told] = []
         while not self._channel.closed:  # which it is once the process is gone
             told += self._channel.receive()
         return told
@@ -95,7 +97,7 @@ class RemoteActors:
         seconds = self._config.cluster.wait_seconds
         placed, ends = made.__ray_ready__.remote(), made.run.remote()  # one after the other
         who = "actor {1} of learner {0}".format(*_key(task))
-        told, why = list[ActorSettled | Failed](), "its process has ended"
+        told, why = list[Told](), "its process has ended"
         try:
             done, _ = ray.wait([placed], timeout=seconds)
             if not done and self._hosts.get(_key(task)) is made:
@@ -107,9 +109,10 @@ class RemoteActors:
                         f"{free:g} are free"
                     )
                 )
-            told = cast("list[ActorSettled | Failed]", ray.get(ends))
+            told = cast("list[Told]", ray.get(ends))
         except RayError as error:
             why = cause_of(error)
+        why = next((x.why for x in told if isinstance(x, ActorLost)), why)
         failed = [x for x in told if isinstance(x, Failed)]
         if failed and self._hosts.get(_key(task)) is made:
             self._tell(replace(failed[-1], kind="RunFailed"))

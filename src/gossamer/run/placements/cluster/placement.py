@@ -550,12 +550,14 @@ class Cluster(OutOfProcess):
                 self._tell_left(index)  # who has waited for it does so no more
             return told
         donors = self._donors_of(host.ranks) if host.version >= 0 or self._are_learning else {}
-        initial = None
+        initial, lines = None, list[Event]()
         if donors:
             self._tell_left(index)
         else:
-            with suppress(ConfigError):  # what the run began with may have been removed by now
+            try:
                 initial = part_of(self._load(host.ranks), host.ranks)
+            except ConfigError as error:  # it may have been removed by now
+                lines.append(Notice(f"{host.who} cannot go on and begins anew: {error}"))
         host.order = self._order
         self._begin_host(index, initial, donors)
         self._introduce_neighbours(index)
@@ -563,7 +565,7 @@ class Cluster(OutOfProcess):
             if (other := self.hosts[at]).listens:
                 there = {index: host.letterbox}
                 other.agent.meet.remote(there, {}, has_replacement=self._has_replacement)
-        return []
+        return lines
 
     @property
     def _are_learning(self) -> bool:
