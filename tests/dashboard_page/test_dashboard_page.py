@@ -177,6 +177,8 @@ def test_a_search_finds_what_the_table_shows(page: Page, watch: FakeWatch) -> No
         ("value_norm=off", 4),
         ("stop_at_return=none", 5),
         ("stop_at_return=0", 0),
+        ("stop_at_return=on", 0),
+        ("stop_at_return!=none", 1),
     ):
         search.fill(typed)
         expect(rows).to_have_count(count)
@@ -1289,8 +1291,10 @@ def test_a_tab_that_was_hidden_reads_what_it_missed(page: Page, watch: FakeWatch
     page.evaluate(
         "() => { navigator.locks.request('the hidden tab that listens', () => new Promise(() => {})); }"
     )
+    until(page, "navigator.locks.query().then(({ held }) => held.length === 1)")
     look_away(page, hidden=True)
     page.clock.fast_forward(31_000)
+    until(page, "navigator.locks.query().then(({ pending }) => pending.length === 1)")
     # It ends while nobody listens.
     watch.runs[PONG] |= {"state": "done", "mean_return": 11.75}
     watch.version += 1

@@ -135,6 +135,14 @@ def test_programs_of_an_environment_in_a_worker_do_as_they_are_asked():
     settings = EnvConfig(workers=1)
     envs = make_vec_env("broken_envs:StartsPrograms", num_envs=2, seed=1, settings=settings)
     envs.start(np.zeros(2, np.int64))
+    programs = psutil.Process(envs.processes[0].pid).children()
+    assert len(programs) == 2
+    for program in programs:  # which a terminal sends to all, while the run saves
+        program.send_signal(signal.SIGINT)
+    for _ in range(10):
+        envs.send(np.zeros(2, np.int64))
+        envs.recv()
+    assert all(x.is_running() and x.status() != psutil.STATUS_ZOMBIE for x in programs)
     for _ in range(50):  # two episodes
         envs.send(np.zeros(2, np.int64))
         envs.recv()

@@ -168,7 +168,7 @@ FOLDERS = [
     ("train --resume run --total-env-steps 512 --policy.hidden-sizes 8", "does not fit"),
     ("train --resume run --total-env-steps 512 --policy.core lstm", "does not fit"),
     ("train --resume run --total-env-steps 512 --optimizer.name rmsprop", "optimizer.name is rms"),
-    ("train --resume run --total-env-steps 512 --init-from run", "--init-from run cannot be given"),
+    ("train --resume run --total-env-steps 512 --init-from run", "--init-from cannot be given"),
     ("train CartPole-v1 --init-from nowhere", "no run 'nowhere'"),
     ("train CartPole-v1 --init-from run --policy.hidden-sizes 8 8", "does not fit this network"),
     ("train Acrobot-v1 --init-from run", "does not fit this network"),

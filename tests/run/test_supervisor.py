@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -369,11 +370,27 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_the_next_one_is_tried(s
     assert line.startswith("a checkpoint could not be written (No space left on device); ")
 
 
+def test_a_second_checkpoint_that_cannot_be_written_ends_the_run(supervise, disk):
+    script = [[ready()], [part(0, 1, updates=0)]]
+    script += [[told(updates=n), part(0, n, updates=n)] for n in range(1, 40)]
+    run = supervise(FakePlacement(script), total_env_steps=10**6, checkpoint_every_seconds=1e-9)
+    disk.failures = 2
+    with pytest.raises(OSError, match="No space left"):
+        run.run()
+    with suppress(OSError):
+        run.supervisor.finish_saving()
+    assert len([x for x in run.said if "could not be written" in x]) == 1
+    assert run.store.list() == []
+    assert run.checkpoints.on_disk is None
+
+
 def test_the_last_checkpoint_has_to_be_written(supervise, disk):
     run = supervise(saves_twice(), total_env_steps=100)
     disk.failures = 2
     with pytest.raises(OSError, match="No space left"):
         run.run()
+    with suppress(OSError):
+        run.supervisor.finish_saving()
     assert run.store.list() == []
 
 

@@ -140,6 +140,24 @@ def test_nothing_begins_while_all_may_fail(tmp_path: Path, clock: SimpleNamespac
     assert next_of(queue).name == "004/s1", "it has trained for longer than those"
 
 
+def test_trials_that_end_without_the_objective_have_failed(
+    tmp_path: Path, clock: SimpleNamespace
+) -> None:
+    queue = TrialQueue(made(tmp_path, "random", "trials = 9"))
+    queue.say = lambda _: None
+    runs = [next_of(queue) for _ in range(4)]
+    clock.now += 10.0
+    for run in runs:
+        run.folder.mkdir(parents=True)
+        ended = {"kind": "done", "cause": "total_env_steps"}
+        (run.folder / "summary.json").write_text(json.dumps({"exit": ended}))
+        queue.ended(run, Exit("done", "total_env_steps"))
+        if run is runs[2]:
+            assert queue.next() is None, "the fourth may end as they did"
+    with pytest.raises(RunFailed, match=r"4 trials failed and none was done; .* in another sweep"):
+        queue.next()
+
+
 FITS_SELDOM = """
 method = "random"
 trials = {trials}

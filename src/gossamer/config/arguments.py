@@ -154,6 +154,10 @@ def _refuse_together(asked: Arguments) -> None:
         raise ConfigError(
             "--seeds cannot be given with --resume, a run has one seed; leave one of them out"
         )
+    if "init_from" in asked.settings:
+        raise ConfigError(
+            "--init-from cannot be given with --resume, which goes on with what the run has learnt; leave one of them out"
+        )
     if "run_folder" in asked.settings:
         raise ConfigError(
             "--run-folder cannot be given with --resume, a run stays where it is; leave it out, or give both the same "

@@ -356,7 +356,10 @@ class EpisodeLog:
             env = row.get("env")
             # It waited for its file when the session ended that it was of.
             if isinstance(env, int) and f"{env}.monitor.csv" not in there:
-                self._waiting.setdefault(env, []).append((row, mapping(row.get("info"))))
+                waiting = self._waiting.setdefault(env, [])
+                waiting.append((row, mapping(row.get("info"))))
+                if len(waiting) >= LINES_AT_ONCE:
+                    self._write_waiting(env, keep_open=False)
         self._rows = JsonLog(path)
 
     def write(

@@ -41,9 +41,10 @@ class Checkpointing:
         self._every_seconds = config.checkpoint_every_seconds
         self._store, self._stop = store, stop
         self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None  # why the last one could not be written
+        self._error: BaseException | None = None  # of the last one, which has not been raised yet
         self._untold: BaseException | None = None
-        self._failures = 0  # in a row
+        self.failures = 0
+        """Checkpoints in a row that could not be written."""
         # The longest.
         self._snapshot_seconds = self._sending_seconds = self._writing_seconds = 0.0
         self._at = time.monotonic()
@@ -76,7 +77,7 @@ class Checkpointing:
     @property
     def failed(self) -> bool:
         """Whether the last one could not be written."""
-        return self._error is not None
+        return self.failures > 0
 
     @property
     def on_disk(self) -> int | None:
@@ -134,13 +135,10 @@ class Checkpointing:
             raise error
 
     def wait(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Wait until the last checkpoint is on disk, or could not be written, as there may be room for the next one.
+        """Wait until the last checkpoint is on disk, or the disk has refused it: there may be room for the next one.
 
         Args:
             alive: called now and then while what is written reaches the disk.
-
-        Raises:
-            OSError: the one before that could not be written either; what else has gone wrong is raised at once.
         """
         written: int | None = -1
         self._stop.is_saving = True
@@ -153,8 +151,7 @@ class Checkpointing:
         finally:
             self._stop.is_saving = False
         self._thread = None
-        again = self._failures > 1 or not isinstance(self._error, OSError)
-        if self._error is not None and again:
+        if self._error is not None and not isinstance(self._error, OSError):
             error, self._error = self._error, None
             raise error
 
@@ -164,7 +161,7 @@ class Checkpointing:
         try:
             self._store.save(state.updates[0], *to_disk(state))
             self._writing_seconds = max(self._writing_seconds, time.monotonic() - began)
-            self._failures = 0
+            self.failures = 0
         except BaseException as error:  # noqa: BLE001 - raised by whoever waits for it
-            self._failures += 1
+            self.failures += 1
             self._error = self._untold = error

@@ -16,7 +16,6 @@ from gossamer.build.preflight import (
 )
 from gossamer.config import TrainConfig, to_dict
 from gossamer.envs.registry import masked_as, may_mask, read_spec, try_to_repeat
-from gossamer.errors import ConfigError
 from gossamer.machine import same_folder, this_machine
 from gossamer.record.folder import RunFolder
 from gossamer.run.best_videos import refuse_no_videos
@@ -28,7 +27,7 @@ from gossamer.run.recorder import refuse_missing_writers
 from gossamer.run.resume import known_to_differ
 from gossamer.run.resumed_settings import changes, for_this_machine, refuse_changes, resumed_plan
 from gossamer.system.devices import use_deterministic_algorithms
-from gossamer.system.reading import expand, visible
+from gossamer.system.reading import visible
 
 if TYPE_CHECKING:
     import os
@@ -147,23 +146,12 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
     replays = refuse_what_memory_cannot_hold(here, spec, plan, processes, checkpoint, torso)
     refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
     if state is not None:
-        config = replace(config, init_from=_same_source(config.init_from, before))
+        config = replace(config, init_from=str(before.get("init_from") or ""))
     elif config.init_from:
         source = RunFolder.open(config.init_from)
         refuse_misfit(config, spec, read_policy(source), torso)
         config = replace(config, init_from=str(source.path.resolve()))
     return Prepared(config, spec, plan, folder, before, state, replays, tried, remark, home)
-
-
-def _same_source(asked: str, before: Mapping[str, Any]) -> str:
-    """Return the run that a resumed one has begun with; refuse another one."""
-    began = str(before.get("init_from") or "")
-    if asked and asked != began and str(expand(asked).absolute().resolve()) != began:
-        raise ConfigError(
-            f"--init-from {asked} cannot be given with --resume, which goes on with what the run has learnt; leave it out, or "
-            "begin a new run"
-        )
-    return began
 
 
 def _try_environment(

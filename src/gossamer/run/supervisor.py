@@ -143,8 +143,7 @@ class Supervisor:
                     self.recorder.say(explanation)
                 if placement.stop.error is not None:  # the evaluator's
                     raise placement.stop.error
-                if (error := self.checkpoints.take_failure()) is not None:
-                    self.recorder.say(user_messages.not_saved(error))
+                self._hear_of_checkpoints()
                 self._order_what_is_due()
                 self._see_to_requests()
                 may_evaluate = group.ranks_told and not group.ending
@@ -156,6 +155,14 @@ class Supervisor:
             self.evaluations.join()
         if placement.stop.error is not None:
             raise placement.stop.error
+
+    def _hear_of_checkpoints(self) -> None:
+        """Say that a checkpoint could not be written; raise why if that is no disk's, or the second in a row."""
+        if (error := self.checkpoints.take_failure()) is None:
+            return
+        if self.checkpoints.failures > 1 or not isinstance(error, OSError):
+            raise error
+        self.recorder.say(user_messages.not_saved(error, kept=self.checkpoints.on_disk is not None))
 
     @property
     def final_snapshot_queued(self) -> bool:
@@ -385,7 +392,8 @@ class Supervisor:
     def leave(self) -> None:
         """Save what the run begins with, if it has learnt nothing yet, and tell that the batch at work is lost."""
         self.checkpoints.save_initial()
-        self.tell_lost(self.checkpoints.saved_env_steps)
+        saved = self.checkpoints
+        self.tell_lost(saved.on_disk if saved.failed else saved.saved_env_steps)
 
     def tell_lost(self, saved: int | None) -> None:
         """Tell that the batch at work is lost, as is all after so many saved env steps; None: nothing is saved."""

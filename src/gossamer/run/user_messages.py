@@ -247,10 +247,11 @@ def _is_of_the_folder(failure: OSError) -> bool:
     return bool(own) and own[-1].startswith("gossamer.record.")
 
 
-def not_saved(error: BaseException) -> str:
-    """Say that a checkpoint could not be written."""
-    why = getattr(error, "strerror", None) or error
-    return f"a checkpoint could not be written ({why}); the one before it is kept, and the next one is tried"
+def not_saved(error: OSError, *, kept: bool) -> str:
+    """Say that a checkpoint could not be written, and whether there is one before it."""
+    before = "the one before it is kept" if kept else "there is none yet"
+    why = error.strerror or error
+    return f"a checkpoint could not be written ({why}); {before}, and the run ends if the next one cannot be written either"
 
 
 def headline(error: BaseException) -> str:

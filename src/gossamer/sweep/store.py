@@ -103,8 +103,9 @@ class SweepFolder:
         asked = self._manifest()["sweep"]
         old = cast("dict[str, Any]", held) if isinstance(held, dict) else {}
         names = [x for x in {**old, **asked} if old.get(x) != asked.get(x)]
-        # A trial's number says which of these it tries, and a later file wins.
-        names += [x for x in ("search", "config") if x not in names and not _alike(old, asked, x)]
+        # A trial's number says which of these it tries, but for TPE's, and a later file wins.
+        ordered = ("config",) if asked["method"] == "tpe" else ("search", "config")
+        names += [x for x in ordered if x not in names and not _alike(old, asked, x)]
         if old and not names:
             return
         raise ConfigError(

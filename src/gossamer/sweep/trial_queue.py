@@ -95,8 +95,8 @@ class TrialQueue(RunQueue):
             raise RunFailed(
                 f"{len(reasons)} trials failed and none was done; the last one: {reasons[-1]}"
             )
-        longest = time.monotonic() - min(self._began.values())
-        return longest < LONGER * self._failed_seconds
+        began = [x for name, x in self._began.items() if not self._trial_of[name].failure]
+        return not began or time.monotonic() - min(began) < LONGER * self._failed_seconds
 
     def _new_trial(self) -> None:
         used = {*self.trials, *self.refused}
@@ -115,8 +115,6 @@ class TrialQueue(RunQueue):
         """Record that a run has ended; judge its trial once all of its runs have."""
         trial = self._trial_of[run.name]
         began = self._began.pop(run.name, None)
-        if how.kind == "failed" and began is not None:
-            self._failed_seconds = max(self._failed_seconds, time.monotonic() - began)
         if trial.pruned or trial.values or how.kind == "stopped":
             return  # judged before, when the files of its last run were there and its process was not gone yet
         if how.kind == "failed":
@@ -132,6 +130,8 @@ class TrialQueue(RunQueue):
                     f"trial {trial.number}: {worth_in_words(self.sweep.judge, trial.values)} "
                     f"({settings_in_words(trial.chosen)}); {self.count('done')} of {self.sweep.trials} trials done"
                 )
+        if trial.failure and began is not None:
+            self._failed_seconds = max(self._failed_seconds, time.monotonic() - began)
 
     def _drop(self, trial: Trial) -> None:
         self.pending = deque(x for x in self.pending if x not in trial.runs)

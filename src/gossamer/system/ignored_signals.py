@@ -1,4 +1,4 @@
-"""Signals that a process leaves to whoever has started it, while simulators that it starts itself answer them as they would elsewhere."""
+"""Signals that a process leaves to whoever has started it, while simulators that it starts itself can be asked to end."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ A terminal, `timeout` or a cluster sends them to all processes of a job."""
 
 
 def ignore_stops() -> None:
-    """Let signals that ask to stop do nothing in this process, and allow them if they were blocked."""
+    """Let signals that ask to stop do nothing in this process, and allow them if they were blocked.
+
+    Programs that are started from here ignore them as well, as the run is still saved, but for SIGTERM: by that
+    environments end their simulators.
+    """
     for number in STOP_SIGNALS:
-        # What is ignored would stay so in every program that is started from here; handlers end with this one.
-        signal.signal(number, _nothing)
-        signal.siginterrupt(number, False)
+        if number != signal.SIGTERM:
+            signal.signal(number, signal.SIG_IGN)
+    if signal.getsignal(signal.SIGTERM) != signal.SIG_IGN:
+        # What is ignored stays so in every program that is started from here; a handler ends with this one.
+        signal.signal(signal.SIGTERM, _nothing)
+        signal.siginterrupt(signal.SIGTERM, False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
@@ -23,12 +30,10 @@ def _nothing(number: int, frame: object) -> None:
     pass
 
 
-def _heed_stops() -> None:
-    """Let them do in a forked process what they do by themselves."""
-    for number in STOP_SIGNALS:
-        if signal.getsignal(number) is _nothing:
-            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
-            signal.signal(number, usual)
+def _heed_sigterm() -> None:
+    """Let it end a forked process."""
+    if signal.getsignal(signal.SIGTERM) is _nothing:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-os.register_at_fork(after_in_child=_heed_stops)
+os.register_at_fork(after_in_child=_heed_sigterm)

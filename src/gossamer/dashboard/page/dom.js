@@ -177,8 +177,11 @@ export function nothing(title, ...lines) {
   );
 }
 
-// What the pointer is pressed on, and what is to be done once it is let go.
+const LONGEST_PRESS_MS = 2000; // a menu of the browser's own may keep to itself that the pointer was let go
+
+// What the pointer is pressed on, since when, and what is to be done once it is let go.
 let pressed = null;
+let since = 0;
 const waiting = new Map();
 
 function letGo() {
@@ -190,13 +193,21 @@ function letGo() {
   });
 }
 
-addEventListener("pointerdown", (event) => (pressed = event.target), true);
+addEventListener(
+  "pointerdown",
+  (event) => {
+    if (event.button !== 0) return;
+    pressed = event.target;
+    since = Date.now();
+  },
+  true,
+);
 addEventListener("pointerup", letGo, true);
 addEventListener("pointercancel", letGo, true);
 
 /** Change what is in a node, or, while something in it is being pressed, do so once that is let go: no click comes of another one in its place. */
 export function whenLetGo(node, work) {
-  if (pressed && node !== pressed && node.contains(pressed)) {
+  if (pressed && Date.now() - since < LONGEST_PRESS_MS && node !== pressed && node.contains(pressed)) {
     waiting.set(node, work);
     return;
   }

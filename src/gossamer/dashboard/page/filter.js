@@ -34,12 +34,13 @@ function isTagged(run, wanted) {
 function compares(run, name, sign, wanted) {
   if (name === "tag" || name === "tags") return { "=": isTagged(run, wanted), "!=": !isTagged(run, wanted) }[sign] ?? false;
   const value = valueOf(run, name);
-  const written = setting(value).toLowerCase(); // as the table shows it
   if (value === undefined || (value === null && (FIELDS[name] ?? name) in run)) return false;
   const [, size, unit] = (name === "age" && /^([\d.]+)(s|m|min|h|d)$/.exec(wanted)) || [];
   const [a, b] = [Number(Array.isArray(value) ? value[0] : value), unit ? size * SECONDS[unit] : Number(wanted)];
   const numbers = value !== null && wanted !== "" && Number.isFinite(a) && Number.isFinite(b);
-  const same = numbers ? a === b : [String(value).toLowerCase(), written].some((text) => text.includes(wanted.toLowerCase()));
+  const sought = wanted.toLowerCase();
+  const asShown = (value === null || typeof value === "boolean") && setting(value) === sought; // on, off, none
+  const same = numbers ? a === b : asShown || (value !== null && String(value).toLowerCase().includes(sought));
   if (sign === "=") return same;
   if (sign === "!=") return !same;
   if (!numbers) return false;

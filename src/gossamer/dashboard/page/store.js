@@ -86,7 +86,7 @@ class Store extends EventTarget {
   async #rest() {
     const { locks } = navigator; // not known to pages from afar without https
     const { signal } = (this.#seen = new AbortController());
-    const untilSeen = () => new Promise((resolve) => signal.addEventListener("abort", resolve));
+    const untilSeen = () => new Promise((resolve) => (signal.aborted ? resolve() : signal.addEventListener("abort", resolve)));
     const first = await locks?.request(HIDDEN_TAB, { ifAvailable: true }, (lock) => lock && untilSeen().then(() => true));
     if (first || signal.aborted) return;
     this.#close();

@@ -118,7 +118,7 @@ class RemoteActors:
             self._tell(replace(failed[-1], kind="RunFailed"))
         elif not any(isinstance(x, ActorSettled) for x in told):
             # A team that knew it has asked for another by then, or does not wait for this one's call.
-            time.sleep(AGAIN_SECONDS * 2 ** (attempt - 1))
+            time.sleep(AGAIN_SECONDS * 2 ** (attempt - 1) * (attempt < MAX_ATTEMPTS))
             self._start_again(made, task, attempt, f"{who} could not be started: {why}")
 
     def _start_again(self, made: Any, task: ActorTask, attempt: int, why: str) -> None:
