@@ -1,3 +1,4 @@
+import atexit
 import errno
 import itertools
 import multiprocessing
@@ -5,6 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 import numpy as np
@@ -96,6 +100,27 @@ def test_closing_ends_all_processes_even_in_mid_step(envs):
     envs.send(np.zeros(4, np.int64))
     envs.close()
     assert not any(process.is_alive() for process in envs.processes)
+
+
+def test_a_thread_that_closes_while_the_process_ends_closes_no_descriptor_twice(monkeypatch):
+    """By then it may be another file's."""
+    at_exit = []
+    monkeypatch.setattr(atexit, "register", at_exit.append)
+    settings = EnvConfig(workers=2)
+    envs = make_vec_env("counting_envs:Sleeping", num_envs=4, seed=1, settings=settings)
+    closed, close = [], Connection.close
+
+    def slowly(pipe):
+        closed.append(pipe)
+        time.sleep(0.05)
+        close(pipe)
+
+    monkeypatch.setattr(Connection, "close", slowly)
+    with ThreadPoolExecutor() as threads:
+        for done in [threads.submit(end) for end in (envs.close, *at_exit)]:
+            done.result(PATIENCE_SECONDS)
+    assert len(closed) == len(set(closed))
+    assert len(closed) >= 3  # to each worker, and from all
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
@@ -184,8 +185,9 @@ def test_a_trial_that_fails_is_told_and_tried_again(here: Path, capsys: Any) -> 
 
 
 def test_a_trial_without_its_objective_is_not_told_to_be_tried_again(
-    here: Path, capsys: Any
+    here: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     (here / "short.toml").write_text(grid(32, "counting_envs:Silent"))  # a thousand steps long
     assert cli.main(["sweep", "short.toml"]) == 1
     last = capsys.readouterr().err.splitlines()[-1]

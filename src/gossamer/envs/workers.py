@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import select
 import signal
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -84,6 +85,8 @@ class Crew:
         self.done = [heard for heard, _ in told]
         """Of each group, where workers say that they are done."""
         self._left = len(groups)
+        self._ending = threading.Lock()
+        self._ended = False
         # At its exit multiprocessing asks processes to end, which these leave to us, and waits for them.
         atexit.register(self.end)
         try:
@@ -130,14 +133,22 @@ class Crew:
             self.end()
 
     def end(self) -> None:
-        """End the processes, whatever they are at."""
+        """End the processes, whatever they are at.
+
+        A thread whose environment hung may come here while this process ends: a descriptor that both close may be
+        another file's by then.
+        """
         atexit.unregister(self.end)
-        for process in self.processes:
-            process.kill()  # they do nothing where they are asked to end
-        for process in self.processes:
-            process.join()
-        for pipe in (*itertools.chain(*self.requests), *self.done):
-            pipe.close()
+        with self._ending:
+            if self._ended:
+                return
+            for process in self.processes:
+                process.kill()  # they do nothing where they are asked to end
+            for process in self.processes:
+                process.join()
+            self._ended = True
+            for pipe in (*itertools.chain(*self.requests), *self.done):
+                pipe.close()
 
 
 @dataclass(frozen=True)
