@@ -8,13 +8,14 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 
 import numpy as np
 import psutil
 import pytest
-from waiting import PATIENCE_SECONDS
+from waiting import PATIENCE_SECONDS, wait_for
 
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.settings import EnvConfig
@@ -195,6 +196,56 @@ def test_a_program_that_closes_nothing_ends_with_its_workers(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert not any(map(psutil.pid_exists, map(int, done.stdout.split())))
+
+
+KILLED = """
+import os, signal
+import numpy as np
+from gossamer.envs.registry import make_vec_env
+from gossamer.envs.settings import EnvConfig
+
+if __name__ == "__main__":
+    settings = EnvConfig(workers=2)
+    envs = make_vec_env("broken_envs:LocksAtOnce", num_envs=2, seed=1, settings=settings)
+    envs.start(np.zeros(2, np.int64))
+    envs.send(np.zeros(2, np.int64))
+    print(*(x.pid for x in envs.processes), flush=True)
+    envs.recv()
+"""
+
+
+def test_workers_in_native_code_end_with_a_process_that_is_killed(tmp_path):
+    """No thread of theirs can see that it is gone, where that code holds the interpreter's lock."""
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED)
+    stuck = tmp_path / "stuck"
+    paths = os.pathsep.join(filter(None, sys.path))
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=os.environ | {"STUCK_FILE": str(stuck), "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        workers = list(map(int, process.stdout.readline().split()))
+        assert len(workers) == 2
+        try:
+            wait_for(lambda: stuck.exists() and stuck.stat().st_size == 2, "environments that hang")
+            time.sleep(0.5)  # after the mark
+            process.kill()
+            wait_for(lambda: not any(map(runs, workers)), "workers that end")
+        finally:
+            process.kill()
+            for pid in workers:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def runs(pid):
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 @pytest.mark.parametrize("workers", [-1, 3, 8])

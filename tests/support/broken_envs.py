@@ -408,6 +408,15 @@ class HoldsTheLock(Plain):
         return 1.0
 
 
+class LocksAtOnce(Plain):
+    """Its first step is such a call."""
+
+    def reward(self) -> float:
+        mark_stuck()
+        ctypes.PyDLL(None).sleep(600)
+        return 1.0
+
+
 class SlowDisk(Plain):
     """After some steps this process writes to disk a little at a time."""
 

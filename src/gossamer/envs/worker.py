@@ -6,12 +6,15 @@ is done.
 
 from __future__ import annotations
 
+import fcntl
 import math
 import mmap
 import multiprocessing
 import os
 import pickle
 import select
+import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -230,11 +233,19 @@ def die_with_parent() -> None:
     """End this process soon after its parent has died, also in the middle of a step.
 
     The kernel's own signal for that (PR_SET_PDEATHSIG) comes when the parent's *thread* ends, and
-    environments are made by one that does.
+    environments are made by one that does. The pipe that multiprocessing has from parent to child, in which nothing is
+    sent any more, ends with the parent: the kernel can tell that by a signal too.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None
+    if sys.platform == "linux":
+        with suppress(OSError):  # a sandbox's kernel has no such signals
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+            flags = fcntl.fcntl(parent.sentinel, fcntl.F_GETFL)
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, flags | os.O_ASYNC)
 
+    # Where a process that the parent has forked keeps the pipe open, or the parent was gone before.
     def watch() -> None:
         while os.getppid() == parent.pid:
             time.sleep(LOOK_SECONDS)
