@@ -56,7 +56,9 @@ def test_evaluations_of_learners_that_mix_are_those_of_their_average(tmp_path: P
 
 
 def test_learners_that_never_mix_count_alike(tmp_path: Path) -> None:
-    path = make_run(tmp_path, "a")
+    path = make_run(tmp_path, "a", ["topology:single", "--num-learners", "2"])
+    write_evaluations(path, evaluation_row(9.0, 2_900, learner=1))
+    assert read_run(path).evaluation is None, "who was chosen by its score is not the run"
     rows = [evaluation_row(x, 2_900, learner=rank) for rank, x in ((0, 9.0), (0, 4.0), (1, 2.0))]
     write_evaluations(path, *rows)
     run = read_run(path)

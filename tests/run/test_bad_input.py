@@ -309,3 +309,20 @@ def test_two_processes_in_one_folder(here: Path, capsys: Any) -> None:
     finally:
         other.unlock()
     assert cli.main(["train", "--resume", "run", "--total-env-steps", "160"]) == 0
+
+
+def test_what_learners_processes_refuse_leaves_a_run_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = "train CartPole-v1 algorithm:vtrace topology:gossip --num-learners 2 --run-folder run"
+    assert cli.main([*words.split(), *QUICK, "--total-env-steps", "64"]) == 0
+    capsys.readouterr()
+    names = ("config.json", "layers.json", "meta.json", "mixing.json", "summary.json")
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in names}
+    again = "train --resume run --total-env-steps 128"
+    assert cli.main([*again.split(), "algorithm:impact"]) == 2
+    assert "does not fit these settings" in capsys.readouterr().err
+    assert before == {name: (tmp_path / "run" / name).read_bytes() for name in names}
+    assert cli.main(again.split()) == 0
+    assert summary_of(tmp_path / "run")["env_steps"] >= 128

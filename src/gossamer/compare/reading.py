@@ -103,6 +103,8 @@ def read_run(path: Path, files: Reader | None = None) -> ComparedRun:
     layers = table_in(files, "layers.json")
     curve = read_curve(files)
     settings = dict(flatten(saved))
+    independent = settings.get("topology.name") == "single"
+    num_learners = settings.get("num_learners") if independent else 1
     seed = saved.get("seed")
     return ComparedRun(
         path=path,
@@ -116,7 +118,11 @@ def read_run(path: Path, files: Reader | None = None) -> ComparedRun:
         state=state_of(table_in(files, "summary.json"), running=files.running),
         machine=_machine(meta),
         curve=curve,
-        evaluation=_last_evaluation(files, curve.env_steps[-1] if len(curve.env_steps) else 0.0),
+        evaluation=_last_evaluation(
+            files,
+            curve.env_steps[-1] if len(curve.env_steps) else 0.0,
+            num_learners if isinstance(num_learners, int) else 1,
+        ),
     )
 
 
@@ -174,10 +180,10 @@ def _curve(rows: list[tuple[float, float, float, float]]) -> Curve:
     return Curve(steps, seconds, value, episodes)
 
 
-def _last_evaluation(files: Reader, env_steps: float) -> Evaluation | None:
-    """Return the last evaluation of a run's policy: of learners that never mix, the mean of theirs.
+def _last_evaluation(files: Reader, env_steps: float, num_learners: int) -> Evaluation | None:
+    """Return the last evaluation of a run's policy: of learners that never mix, the mean of theirs, if all have one.
 
-    The episodes that confirm a best policy are not among them: a policy that was lucky gets more of these.
+    Some of these would be the best, chosen by its score, and whoever's turn it was. The episodes that confirm a best policy are not among them: a policy that was lucky gets more of these.
     """
     by_learner: dict[str, Evaluation] = {}
     for row in evaluations_of_policy(files):
@@ -194,7 +200,7 @@ def _last_evaluation(files: Reader, env_steps: float) -> Evaluation | None:
         if at >= LAST_TENTH * env_steps:
             by_learner[whose] = found
     told = by_learner.values()
-    if not told:
+    if len(told) < num_learners:
         return None
     mean = sum(x.mean for x in told) / len(told)
     return Evaluation(mean, sum(x.episodes for x in told))

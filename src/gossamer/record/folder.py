@@ -61,6 +61,8 @@ _OWN_NAMES = (
     "mixing.json",
     "wandb.json",
 )
+_OF_A_SESSION = ("meta.json", "layers.json", "mixing.json", "summary.json", "config.json")
+"""Files that a session writes over at its beginning or its end; the last one makes the folder a run."""
 _OWN_FOLDERS = ("monitor", "checkpoints", "tensorboard", "videos", "wandb")
 
 
@@ -303,6 +305,19 @@ class RunFolder:
         self.write_json("layers.json", layers, exact=True)
         # Last, as it makes the folder a run; exact, as a setting may be infinite.
         self.write_json("config.json", config, exact=True)
+
+    def beginnings(self) -> dict[str, bytes]:
+        """Return the content of files that a session writes over, for `put_back`."""
+        paths = [self.path / name for name in _OF_A_SESSION]
+        return {path.name: read_plain(path) for path in paths if path.exists()}
+
+    def put_back(self, beginnings: Mapping[str, bytes]) -> None:
+        """Undo what a session has written that was refused before it learnt anything."""
+        for name in _OF_A_SESSION:
+            if name in beginnings:
+                write_bytes(self.path / name, beginnings[name])
+            else:
+                (self.path / name).unlink(missing_ok=True)
 
     def _sessions(self) -> list[Any]:
         """Return the earlier sessions that meta.json tells of; none if it is damaged."""

@@ -158,9 +158,9 @@ class Evaluations:
         stop, evaluator = self._stop, self._evaluator
         if evaluator is None:
             return
-        self._evaluate_run_policy_next()
         if ended is None or (ended.kind != "done" and ended.cause != ON_ROW):
             if not self.stuck:
+                self._evaluate_run_policy_next()
                 self._finish_stopped(evaluator, finish_saving)
                 self._scoring.settle()
             return
@@ -173,7 +173,8 @@ class Evaluations:
             return
         seconds = math.inf
         if ended.cause != "total_env_steps":
-            before = evaluator.longest_seconds + evaluator.confirming_cost
+            each = evaluator.longest_seconds * (1 + len(self._scoring.others))
+            before = each + evaluator.confirming_cost
             seconds = max(self._config.stop_within_seconds, 2 * before)
             if before > EXPLAINED_AFTER_SECONDS:
                 self._recorder.say(
@@ -181,13 +182,27 @@ class Evaluations:
                 )
         with stop.within(seconds), threads(1):  # as in every evaluation before
             try:
-                self._scoring.finish(evaluator, lambda: stop.is_requested or stop.over)
+                self._finish_done(evaluator)
             except (Interrupted, Overdue):
                 if not stop.is_requested:
                     self._recorder.say(
                         f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
                     )
                 self._scoring.settle()
+
+    def _finish_done(self, evaluator: Evaluator) -> None:
+        """Evaluate every independent learner, the best one last: alone it would be scored where it was chosen by its score."""
+        stop, boards = self._stop, self._placement.boards
+
+        def interrupted() -> bool:
+            return stop.is_requested or stop.over
+
+        if boards is not None:
+            for learner in self._scoring.others:
+                boards.evaluate_learner_next(learner)
+                evaluator.evaluate_newest(interrupted)
+        self._evaluate_run_policy_next()
+        self._scoring.finish(evaluator, interrupted)
 
     def _finish_stopped(self, evaluator: Evaluator, finish_saving: Callable[[], None]) -> None:
         """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""

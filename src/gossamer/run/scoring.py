@@ -90,6 +90,12 @@ class Scoring:
         never = set(range(self._config.num_learners)) - set(self._scores)
         return min(never) if never else next(iter(self._scores))
 
+    @property
+    def others(self) -> list[int]:
+        """Independent learners whose policy is not the run's."""
+        ranks = range(self._config.num_learners) if self._run_policy == "best" else ()
+        return [rank for rank in ranks if rank != (self.best_saved or 0)]
+
     def on_evaluation(self, result: Evaluation, source: Source, params: list[Tensor]) -> None:
         """Record an evaluation; the run's policy may become the best."""
         placement, learner = self._placement, source.learner

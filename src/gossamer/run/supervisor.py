@@ -78,6 +78,8 @@ class Supervisor:
     requests: Requests
     exit: Exit | None = None
     """How the run ends, once that is known."""
+    began: bool = False
+    """Whether all learners have been made, and hold what they begin with."""
     _group: HostGroup = field(init=False)
 
     def __post_init__(self) -> None:
@@ -246,6 +248,7 @@ class Supervisor:
         group = self._group
         if not group.begin():
             return
+        self.began = True
         if group.resumed and self.placement.restore_seconds is None:
             self.recorder.say(f"restoring took {time.monotonic() - group.started_at:.1f} s")
         self.evaluations.begin_beside()

@@ -283,7 +283,7 @@ class _Session:
                 config, folder, placement, recorder, checkpoints, evaluations, watch.stop, requests
             )
             stack.callback(self._close, evaluations.close)
-            watch.watched = run = _Run(supervisor, scoring)
+            watch.watched = run = _Run(supervisor, scoring, folder.beginnings() if resumed else {})
             self._write_beginning(supervisor)
             self._introduce(placement.restore_seconds or 0.0)
             return run.to_its_end(
@@ -484,8 +484,9 @@ class _Session:
 class _Run(Watched):
     """A run of which everything is made: it trains to its end, and writes down which that was."""
 
-    def __init__(self, supervisor: Supervisor, scoring: Scoring):
+    def __init__(self, supervisor: Supervisor, scoring: Scoring, before: Mapping[str, bytes]):
         self._supervisor, self._scoring = supervisor, scoring
+        self._before = before  # files of a resumed run
         self._exit_code: int | None = None  # once it has ended
 
     def say(self, text: str) -> None:
@@ -547,7 +548,11 @@ class _Run(Watched):
             with suppress(Exception):  # a checkpoint under way is written to its end
                 supervisor.finish_saving()
         ended = self._summary()
-        for write in (partial(folder.write_json, "summary.json", ended), recorder.close):
+        summarize = partial(folder.write_json, "summary.json", ended)
+        if self._before and isinstance(failure, ConfigError) and not supervisor.began:
+            # Processes have refused what one process refuses before it writes: it would be refused ever after.
+            summarize = partial(folder.put_back, self._before)
+        for write in (summarize, recorder.close):
             try:
                 write()
             except OSError as error:
