@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gossamer.errors import ConfigError
 from gossamer.system.cores import group_folders, num_cores, num_cpus
@@ -248,6 +248,10 @@ class MissingExtra(ConfigError):
 
     def __init__(self, what: str, extra: str):
         super().__init__(f"{what}, which is not installed; type: {install_command(extra)}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Be a ConfigError in another process, such as that which handed out the work."""
+        return ConfigError, self.args
 
 
 def install_command(extra: str) -> str:

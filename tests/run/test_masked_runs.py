@@ -193,3 +193,7 @@ def test_act_obeys_the_mask_and_wants_it(
         masks = tuple(np.eye(n, dtype=np.int8)[:2] for n in env.action_space.nvec)
         action, _ = policy.act(np.stack([obs, obs]), mask=masks)
         assert action.tolist() == [[0, 0, 0], [1, 1, 1]]
+        chosen = [tuple(np.eye(n, dtype=np.int8)[i] for n in env.action_space.nvec) for i in (0, 1)]
+        for form in (list, tuple):
+            action, _ = policy.act(np.stack([obs, obs]), mask=form(chosen))
+            assert action.tolist() == [[0, 0, 0], [1, 1, 1]]

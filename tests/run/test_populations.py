@@ -119,7 +119,9 @@ def test_of_a_population_that_was_not_evaluated_the_best_is_who_earned_most(
     earned = {rank: sum(x) / len(x) for rank, x, _ in state["recorder"]["window"]}
     assert best == state["policy_of"] == max(earned, key=earned.__getitem__)
     # At the end everyone is, as the best one's score alone says nothing of what the others have become.
-    scored = [x["learner"] for x in rows_of(tmp_path / "run", "evaluation") if not x["confirmation"]]
+    scored = [
+        x["learner"] for x in rows_of(tmp_path / "run", "evaluation") if not x["confirmation"]
+    ]
     assert sorted(scored) == [0, 1, 2]
     assert scored[-1] == best
     lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("learner ")]

@@ -205,16 +205,19 @@ def test_a_learner_whose_environment_is_stuck_ends_the_run(
 
 
 def test_slow_calls_are_named_after_30_seconds_and_then_ever_more_rarely() -> None:
-    sign = Sign("environment")
+    hung = Sign("of an earlier run that was given up")
+    hung.doing = "step"
     slow = SlowCalls(patience_seconds=0.0)
+    sign = Sign("environment")
     sign.env, sign.doing = 3, "reset"
     said = [(second, line) for second in range(1, 200) for line in slow.look(1.0)[0]
             if line.startswith("environment 3 ")]  # fmt: skip
     assert [second for second, _ in said] == [30, 60, 120]
     assert said[0][1] == "environment 3 has been in reset for 30 s"
+    assert not any("earlier run" in line for line in slow.look(1e6)[0])
     sign.beats += 1  # the next one
     assert not any("environment 3 " in line for _ in range(29) for line in slow.look(1.0)[0])
-    del sign
+    del sign, hung
 
 
 def test_a_slow_environment_is_named_where_the_run_is_watched(

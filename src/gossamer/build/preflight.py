@@ -238,6 +238,8 @@ def refuse_what_a_gpu_cannot_hold(
     if plan.device == "cpu" or config.placement == "cluster":
         return  # the GPUs of a cluster are elsewhere
     free, memory = torch.cuda.mem_get_info()
+    # What an earlier run of this process has left, which the next one takes again.
+    free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     # On a device of shapes alone.
     policy = build_policy(config, spec, copy.deepcopy(torso)).to("meta")
     columns = share_out(config, plan.num_envs).total

@@ -103,13 +103,14 @@ def gather_layers(
     given: Tree | None = None,
 ) -> list[Layer]:
     """Return what somebody set, lowest first; see `resolve`."""
+    given = as_written(given or {})  # first: the run may name a class that is here
     # A setting that the run's version did not have yet is as it was before: the suite's may be newer.
     layers = [Layer(RESUMED, to_dict(from_dict(resumed)))] if resumed else []
     layers += [config_layer(name) for name in configs]
     if command_line:
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))
     if given:
-        layers.append(Layer(GIVEN, as_written(given)))
+        layers.append(Layer(GIVEN, given))
     return [layer._replace(settings=nested(layer.settings)) for layer in layers]
 
 
@@ -310,8 +311,23 @@ def make_config(
         ConfigError: the settings contain a mistake, or the run does not exist.
     """
     given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
+    if resume is not None:
+        _refuse_beside_resume(given)
     saved = saved_settings(resume, given=given, configs=presets, trust=trust)
     return resolve(given=given, configs=presets, resumed=saved)[0]
+
+
+def _refuse_beside_resume(given: Mapping[str, Any]) -> None:
+    """Refuse what a run that goes on would not do."""
+    for name, why in (
+        (
+            "run_folder",
+            "a run stays where it is; leave it out, or begin a new run from its policy: init_from",
+        ),
+        ("init_from", "which goes on with what the run has learnt; leave one of them out"),
+    ):
+        if given.get(name):
+            raise ConfigError(f"{name} cannot be given with resume, {why}")
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:

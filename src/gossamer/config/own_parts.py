@@ -99,6 +99,9 @@ def _adopt(part: type, base: type, name: str) -> type:
     if part not in parts_of(base):
         for lack in _lacks(part, base):
             raise ConfigError(f"{name} {lack}")
+        # A notebook's cell that is run again defines it anew: from then on the name means that one.
+        for other in [x for x, called in IN_USE.items() if called == name]:
+            del IN_USE[other]
         IN_USE[part] = name
     return part
 
@@ -113,6 +116,9 @@ def find(name: str, base: type) -> type:
         if IN_USE[part] == name:
             return part
     kind = f"{'an' if base.__name__[0] in 'AEIOU' else 'a'} {base.__name__.lower()}"
+    of_program = getattr(sys.modules.get("__main__"), name.removeprefix("__main__:"), None)
+    if isinstance(of_program, type) and name_of(of_program) == name:
+        return _adopt(of_program, base, name)  # a run of it is resumed, or evaluated
     refuse_unimportable(name)
     if not is_name(name):
         raise ConfigError(f"{name!r} cannot name a class; it must be module:Class")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,9 +110,13 @@ def as_written(value: Any, name: str = "") -> Any:
         own_parts.use(value)
         kind = member_name(value)
         return kind if name.rpartition(".")[2] == "name" else {"name": kind}
+    if isinstance(value, os.PathLike):  # also of a run that has been trained
+        return os.fspath(cast("os.PathLike[str]", value))
     if dataclasses.is_dataclass(value):
         own_parts.use(type(value))
         return _tree_of(value, as_written)
+    if type(value).__module__ == "numpy" and hasattr(value, "tolist"):  # a number, or several
+        return value.tolist()
     if isinstance(value, Mapping):
         return {key: as_written(x, key) for key, x in cast("Tree", value).items()}
     if isinstance(value, (list, tuple)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
@@ -16,6 +17,8 @@ from gossamer.machine import MissingExtra
 from gossamer.types import VecEnv
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from numpy.typing import NDArray
 
     from gossamer.envs.seeding import Tasks
@@ -31,6 +34,18 @@ class RenderEnv(VecEnv, Protocol):
     def render(self) -> NDArray[np.uint8] | None:
         """Return the picture [H, W, 3] of where the game stands; None where a window shows it."""
         ...
+
+
+@contextmanager
+def without_screen() -> Generator[None]:
+    """Context in which what is rendered looks for no screen and no loudspeaker; afterwards a program may open windows."""
+    made = [name for name in ("SDL_VIDEODRIVER", "SDL_AUDIODRIVER") if name not in os.environ]
+    os.environ.update(dict.fromkeys(made, "dummy"))
+    try:
+        yield
+    finally:
+        for name in made:
+            os.environ.pop(name, None)
 
 
 def make_render_env(
@@ -76,9 +91,6 @@ def make_render_env(
     from gossamer.envs.gym import GymEnvs
 
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it greets on standard output
-    if render_mode == "rgb_array":  # nor must it look for a screen or a loudspeaker
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     wanted = (
         f'{env_id} cannot be rendered: it must take render_mode="{render_mode}" and have a render() '
         "that returns the picture [height, width, 3] as uint8"

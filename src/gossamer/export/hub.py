@@ -21,6 +21,7 @@ from gossamer.record.metrics import plain
 from gossamer.run.checkpoint_contents import SavedPolicy
 from gossamer.run.load_policy import put_weights, refuse_misfit
 from gossamer.spec import EnvSpec, Leaf
+from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import expand, open_plain, parse_json, read_plain
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def write_policy(folder: Path, policy: Policy, description: Mapping[str, Any]) -
     write_hashed(folder / WEIGHTS, safetensors_chunks(policy.state_dict()))
 
 
+@cpu_by_default()
 def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Policy:
     """Load a policy that was exported with `--format hub`, ready to act, in float32 on the CPU.
 

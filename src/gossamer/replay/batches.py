@@ -221,10 +221,12 @@ class BatchSource:
         return [(name, x) for name, x, _ in part.each()]
 
     def close(self) -> None:
-        """End the thread; raise what went wrong there last."""
+        """End the thread and let go of the replays; raise what went wrong in the thread last."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._beside.close()
+        # The learner may be there until the garbage collector comes: the next run of this process needs the memory.
+        self.shares, self._tally = (), Tally(())
         stored, self._stored = self._stored, deque()
         for done in stored:
             if not done.cancelled():

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from gossamer.envs.interface import Interface
+    from gossamer.envs.masks import MaskFormat
     from gossamer.spec import Obs
 
 
@@ -129,8 +130,10 @@ class Policy(ActorCritic):
             raise ValueError(f"this policy was trained with a mask of actions: {what}")
         if alone:
             said = [mask]
+        elif observed or (_is_batched(mask) and not _are_wholes(mask, rows, form)):
+            said = _each(mask, rows)
         else:
-            said = _each(mask, rows) if observed or _is_batched(mask) else _listed(mask, rows)
+            said = _listed(mask, rows)
         try:
             return form.masks([form.row({form.key: one}) for one in said])
         except BadMask as error:
@@ -160,6 +163,25 @@ def _is_batched(masks: Any) -> bool:
     return isinstance(masks, tuple) and all(
         x is None or np.ndim(x) > 1 if isinstance(x, np.ndarray | None) else _is_batched(x)
         for x in cast("tuple[Any, ...]", masks)
+    )
+
+
+def _are_wholes(masks: Any, rows: int, form: MaskFormat) -> bool:
+    """Whether what looks like parts of masks, each of all environments, are whole masks, one of each environment."""
+    if not isinstance(masks, tuple) or len(cast("tuple[Any, ...]", masks)) != rows:
+        return False
+    parts = cast("tuple[Any, ...]", masks)
+    try:
+        form.masks([form.row({form.key: one}) for one in parts])
+    except (BadMask, ValueError):
+        return False
+    try:
+        form.masks([form.row({form.key: one}) for one in _each(parts, rows)])
+    except (BadMask, ValueError):
+        return True
+    raise ValueError(
+        f"mask is a tuple of {rows} arrays, which may be one of each environment or one of each part of the actions; "
+        "give a list with the mask of each environment"
     )
 
 

@@ -13,7 +13,7 @@ import torch
 
 from gossamer.build.evaluation_tasks import build_trials
 from gossamer.build.plan import find_device
-from gossamer.errors import RunFailed
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import same_folder, threads
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
@@ -77,6 +77,8 @@ def evaluate(
         RunFailed: an environment raised an exception or is stuck.
         KeyboardInterrupt: Ctrl-C was pressed; raised after the current step.
     """
+    if episodes < 1:
+        raise ConfigError(f"episodes is {episodes}; it must be >= 1")
     where = find_device(device, has_gpu=torch.cuda.is_available())
     folder = RunFolder.open(run)
     config = config_of(folder, env_id, trust=trust)

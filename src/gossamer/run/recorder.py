@@ -63,6 +63,8 @@ class Recorder:
         self.window = Window(config.num_learners)
         self._config, self._folder = config, folder
         self._title, self._on_row = title, on_row
+        self.is_at_callers = False
+        """Whether a function of the caller's is running, for as long as it likes."""
         self._progress: Progress | None = None
         self.usage, self.pace = Usage(), Pace()
 
@@ -227,7 +229,11 @@ class Recorder:
                     writer.write(row, env_steps)
             self._metrics.write(row)
             if own["learner"] == first and self._on_row is not None:
-                said = self._on_row(plain(row))
+                self.is_at_callers = True
+                try:
+                    said = self._on_row(plain(row))
+                finally:
+                    self.is_at_callers = False
                 # No number of characters written.
                 stops = isinstance(said, bool | np.bool_) and bool(said)
         return stops

@@ -33,7 +33,10 @@ class _Seen:
 
 
 class SlowCalls:
-    """Tells which environments of this process take long over one call.
+    """Tells which environments of this process, of those that are made from now on, take long over one call.
+
+    Those of an earlier run that was given up may be in one for ever; those of a run that waits for this one are looked at
+    there.
 
     Args:
         patience_seconds: one that takes longer is stuck, as `Patience` has it; 0: none is.
@@ -41,6 +44,7 @@ class SlowCalls:
 
     def __init__(self, patience_seconds: float):
         self._patience_seconds = patience_seconds
+        self._others = weakref.WeakSet(all_signs())
         self._seen: weakref.WeakKeyDictionary[Sign, _Seen] = weakref.WeakKeyDictionary()
 
     def look(self, seconds: float) -> tuple[list[str], RunFailed | None]:
@@ -52,6 +56,8 @@ class SlowCalls:
         lines: dict[str, None] = {}
         failure: RunFailed | None = None
         for sign in all_signs():
+            if sign in self._others:
+                continue
             count = sign.count()
             seen = self._seen.setdefault(sign, _Seen(count))
             if count != seen.count or not sign.doing or any(part.doing for part in sign.parts):

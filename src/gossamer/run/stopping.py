@@ -350,10 +350,8 @@ class Watch:
 
 def hand_over(number: int) -> None:
     """Let a signal do what it would have done without a run that heard it; 0: there was none."""
-    handler = signal.getsignal(number) if number else signal.SIG_IGN
-    if callable(handler):
-        handler(number, None)
-    elif handler == signal.SIG_DFL:
+    # An event loop is told by the system's own handler, not by Python's.
+    if number and signal.getsignal(number) is not None:
         signal.raise_signal(signal.Signals(number))
 
 

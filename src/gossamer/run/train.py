@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -52,7 +53,7 @@ from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, hand_o
 from gossamer.run.summary import summary_of
 from gossamer.run.supervisor import Supervisor
 from gossamer.system.beginning import Beginning
-from gossamer.system.devices import cpu_by_default
+from gossamer.system.devices import cpu_by_default, kept_algorithms
 from gossamer.system.gpus import unused_gpus
 from gossamer.system.reading import clipped, mapping
 
@@ -186,6 +187,7 @@ def train_command(
 
 def _train_watched(asked: Asked) -> TrainResult:
     """Train within its limits of time; a program's own handler hears of the signal that stopped it."""
+    watch: Watch | None = None
     try:
         config = with_ratio(asked.config)
         validate(config)
@@ -210,14 +212,20 @@ def _train_watched(asked: Asked) -> TrainResult:
         ) from None
     finally:
         asked.beginning.over()
-    if asked.argv is None:
-        hand_over(watch.stop.signal)
+        quits = isinstance(sys.exc_info()[1], KeyboardInterrupt)  # of the second signal
+        if asked.argv is None and watch is not None and not quits:
+            hand_over(watch.stop.signal)
     return result
 
 
 @cpu_by_default()
 def _train(asked: Asked, watch: Watch) -> TrainResult:
     keep_freed_memory()
+    with kept_algorithms():
+        return _train_locked(asked, watch)
+
+
+def _train_locked(asked: Asked, watch: Watch) -> TrainResult:
     folder = RunFolder.open(asked.resume) if asked.resume is not None else None
     try:
         if folder is not None:
@@ -269,6 +277,7 @@ class _Session:
             stack.callback(self._close, placement.close)
             self.spec = placement.spec
             folder, recorder = self._open()
+            stack.callback(folder.unlock)  # it may be left before its end is written
             store = folder.checkpoints(config.keep_checkpoints)
             stack.enter_context(watch.hearing(watch.on_signal))
             requests = Requests(folder.path, partial(watch.request, "request"))
@@ -497,6 +506,8 @@ class _Run(Watched):
 
     def look(self) -> None:
         self._supervisor.requests.look()
+        if self._supervisor.recorder.is_at_callers:
+            self._supervisor.placement.show_life()
 
     def leave(self) -> None:
         self._supervisor.placement.stop.stop()

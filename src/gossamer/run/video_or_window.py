@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build.evaluation_tasks import training_tasks
-from gossamer.envs.render import make_render_env
+from gossamer.envs.render import make_render_env, without_screen
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command, same_folder
 from gossamer.roles.evaluator import evaluate
@@ -75,7 +76,7 @@ def show_episode(
         if on_picture is not None and picture is not None:
             on_picture(picture)
 
-    with same_folder():
+    with same_folder(), nullcontext() if on_picture is None else without_screen():
         env = make_render_env(
             config.env_id,
             config.env,

@@ -13,6 +13,13 @@ LASTS_SECONDS = 1.5
 """Nor of what does not last as long."""
 
 
+def _is_looked_at() -> bool:
+    """Whether standard output is a terminal; a program may have none, or one of its own."""
+    with suppress(AttributeError, ValueError):
+        return sys.stdout.isatty()
+    return False
+
+
 class Beginning:
     """Tells what a run is at, each thing once, from two seconds after its start to `over`.
 
@@ -31,7 +38,7 @@ class Beginning:
     def at(self, doing: str, *, everywhere: bool = True) -> None:
         """Note what begins now; unless it is to be told everywhere, somebody must be looking on."""
         with self._changed:
-            self._doing = doing if everywhere or sys.stdout.isatty() else ""
+            self._doing = doing if everywhere or _is_looked_at() else ""
             self._due = max(self._due, time.time() + LASTS_SECONDS)
             self._changed.notify()
 
@@ -50,6 +57,8 @@ class Beginning:
                     self._changed.wait(left if left > 0 else None)
                     continue
                 said = self._doing
-                with suppress(OSError, ValueError):  # nobody may be there to read it
+                with suppress(
+                    OSError, ValueError, AttributeError
+                ):  # nobody may be there to read it
                     sys.stdout.write(f"{said}\n")
                     sys.stdout.flush()

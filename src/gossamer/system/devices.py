@@ -160,6 +160,29 @@ def stacked(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     return torch.stack([made[id(x)] for x in numbers]).double().detach()
 
 
+@contextlib.contextmanager
+def kept_algorithms() -> Generator[None]:
+    """Context after which this process computes as its program wants, however a run in it has computed.
+
+    Threads that the program begins later have as many threads for computing as the one that comes here.
+    """
+    import torch
+
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    filling: Any = torch.utils.deterministic
+    fills, tries = filling.fill_uninitialized_memory, torch.backends.cudnn.benchmark
+    try:
+        yield
+    finally:
+        if torch.are_deterministic_algorithms_enabled() != deterministic:
+            torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        filling.fill_uninitialized_memory = fills
+        torch.backends.cudnn.benchmark = tries
+        # Every thread has a number of its own, but a new one begins with the last that any thread was given.
+        torch.set_num_threads(torch.get_num_threads())
+
+
 def use_deterministic_algorithms(deterministic: bool) -> None:
     """Let this process compute the same on a GPU every time, or as fast as it can; before any work is done there."""
     import torch
