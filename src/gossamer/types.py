@@ -266,6 +266,8 @@ class Trajectory:
 
     def columns(self, start: int, stop: int) -> Self:
         """View of columns [start, stop); nothing is copied."""
+        if (start, stop) == (0, self.num_columns):
+            return self if self.env_steps < 0 else replace(self, env_steps=-1)
         cut = {name: x.narrow(dim, start, stop - start) for name, x, dim in self.each()}
         return self.with_fields(cut, env_steps=-1)
 
@@ -287,8 +289,8 @@ class Trajectory:
         found: list[tuple[str, Tensor, int]] = []
         for name, kind in kinds_of(type(self)).items():
             x = getattr(self, name)
-            if isinstance(x, Mapping):
-                leaves = cast("Mapping[str, Tensor]", x)
+            if isinstance(x, dict):
+                leaves = cast("dict[str, Tensor]", x)
                 found += [
                     (leaf_field(name, leaf), y, kind.column_dim) for leaf, y in leaves.items()
                 ]

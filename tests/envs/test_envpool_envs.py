@@ -76,6 +76,16 @@ def test_a_start_with_later_episodes_does_not_play_the_first_ones_again():
     assert not np.array_equal(first, begun)
 
 
+def test_a_start_with_the_same_episodes_plays_the_same_ones():
+    """As the best policy and who wants to be it have to."""
+    rolling = rolled("envpool:CartPole-v1", 2)
+    begun = [rolling.envs.start(np.full(2, 5)).copy()]
+    for action in random_actions(rolling.envs, 60):
+        rolling.step(action)
+    begun.append(rolling.envs.start(np.full(2, 5)))
+    np.testing.assert_array_equal(*begun)
+
+
 def test_a_restore_begins_new_episodes():
     first = rolled("envpool:CartPole-v1", 2, steps=5)
     restored = [

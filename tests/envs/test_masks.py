@@ -79,6 +79,31 @@ def test_rows_hold_what_is_allowed_and_the_last_one_everything(
     envs.close()
 
 
+@pytest.mark.parametrize("name", ["Forbids", "Observed"])
+def test_after_a_time_limit_the_mask_is_the_environments(name: str) -> None:
+    """The value there counts, and a network may see the mask."""
+    settings = EnvConfig(mask="auto")
+    limited, free = (
+        make_vec_env(
+            f"masked_envs:{name}", num_envs=2, seed=3, settings=settings, max_episode_steps=limit
+        )
+        for limit in (LENGTH - 3, 0)
+    )
+    obs = [envs.start(np.zeros(2, np.int64)) for envs in (limited, free)]
+    rng = np.random.default_rng(0)
+    for _ in range(LENGTH - 3):
+        action = draw_actions(limited.spec.action, 2, rng, obs[0]["action_mask"])
+        for envs in (limited, free):
+            envs.send(action)
+        results = [envs.recv() for envs in (limited, free)]
+        obs = [result.obs for result in results]
+    assert results[0].truncated.all()
+    assert not obs[0]["action_mask"].all()
+    np.testing.assert_array_equal(obs[0]["action_mask"], obs[1]["action_mask"])
+    limited.close()
+    free.close()
+
+
 def test_a_worker_and_a_thread_give_the_same_masks_and_they_resume() -> None:
     rows = []
     for workers in (None, 3):

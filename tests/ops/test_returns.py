@@ -218,6 +218,22 @@ def test_reward_clips_by_hand():
         clip_reward(reward, "soft")
 
 
+def test_rows_whose_weight_has_become_0_are_in_no_mean():
+    """What their advantage was is not known; as zeros they would make the others look larger."""
+    rng = torch.manual_seed(4)
+    keep = torch.ones(5, 4, dtype=torch.bool)
+    advantage, weight = (
+        torch.randn(5, 4, generator=rng) + 3.0,
+        torch.rand(5, 4, generator=rng) + 0.1,
+    )
+    gone = torch.rand(5, 4, generator=rng) < 0.3
+    weight[gone] = 0.0
+    found = normalized(weight * advantage, keep, weight)
+    assert (found[gone] == 0.0).all()
+    alone = normalized(advantage, keep & ~gone)
+    torch.testing.assert_close(found[~gone], (weight * alone)[~gone])
+
+
 def test_a_lone_advantage_stays_as_it_is():
     """Compared with itself it would be 0 for ever, and nothing would be learnt."""
     keep = torch.tensor([[False, True], [False, False]])

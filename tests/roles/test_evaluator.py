@@ -313,6 +313,25 @@ def test_a_contest_that_was_begun_late_plays_no_episode_twice(late):
     assert len(set().union(*counted)) == 3 * late + 20 + 5
 
 
+@pytest.mark.parametrize("num_tasks", [5, 17, 25])
+def test_late_parts_of_a_contest_go_on_where_rounds_through_the_tasks_begin(num_tasks):
+    """Whatever the number of environments: results are told by task, and no episode is played twice."""
+    made, tensors = [], small_policy(seed=1).shared_tensors()
+    trial = EvaluationEpisodes(
+        lambda n: made.append(Noted(n)) or made[-1], num_tasks, tuple(range(num_tasks))
+    )
+    keeper = ListKeeper()
+    evaluator, board = make_evaluator(keeper, StopSignal(), trials=[trial], confirm_episodes=100)
+    board.publish(tensors, 0)
+    for part in range(3):
+        keeper.next = Contest(Source(4), tensors, None, part * num_tasks)
+        evaluator.confirm(few=True)
+    size = min(num_tasks, 16)
+    starts = [min(n for _, n in episodes) for envs in made for episodes in envs.begun]
+    assert [(start - starts[0]) * size % num_tasks for start in starts] == [0, 0, 0]
+    assert all(later - start >= math.ceil(num_tasks / size) for start, later in pairwise(starts))
+
+
 def test_a_policy_is_confirmed_in_as_many_episodes_as_an_evaluation_has_at_least():
     stop, tensors = StopSignal(), small_policy(seed=1).shared_tensors()
     for episodes, asked, played in ((3, 8, 8), (9, 8, 9)):

@@ -246,7 +246,7 @@ class Algorithm:
         else:
             returns, keep = self.returns(batch, out.value.detach(), log_prob.detach(), now)
         value = out.value[:t]
-        entropy = now.entropy()
+        entropy = self.entropy_of(now)
         counts: dict[str, Tensor] = {}
         online = batch.online_weight if self.online_entropy else None
         if online is not None:
@@ -272,13 +272,21 @@ class Algorithm:
 
     def weighed(self, policy: Policy, sums: dict[str, Tensor]) -> Tensor:
         """Add policy loss, value loss and entropy with their costs."""
-        scale = policy.value_scale() if self.scale_rewards else 1.0
+        loss = sums["learner/policy_loss"]
+        if self.scale_rewards:
+            loss = loss / policy.value_scale()
+        loss = loss + self.value_cost * sums["learner/value_loss"]
         (entropy_cost,) = self.entropy_cost  # by now its learner's own
-        return (
-            sums["learner/policy_loss"] / scale
-            + self.value_cost * sums["learner/value_loss"]
-            - entropy_cost * sums["learner/entropy_nats"]
-        )
+        return loss - entropy_cost * sums["learner/entropy_nats"] if entropy_cost else loss
+
+    def entropy_of(self, now: ActionDistribution) -> Tensor:
+        """Return the entropy [T, B] for the loss; without a cost it is only told, and needs no gradient."""
+        import torch
+
+        if type(self).weighed is Algorithm.weighed and self.entropy_cost == (0.0,):
+            with torch.no_grad():
+                return now.entropy()
+        return now.entropy()
 
     def after_version(self, state: AlgorithmState, metrics: Mapping[str, float]) -> None:
         """Look at the means of the version's last update that was made, without those of no row; nothing to do unless overridden."""
@@ -401,8 +409,11 @@ def common_metrics(
     log_prob: Tensor,
     sums: dict[str, Tensor],
     online: Tensor | None = None,
+    acted: tuple[ActionDistribution, Tensor] | None = None,
 ) -> Metrics:
     """Return the metrics every loss reports, as (sum, count) over the rows of keep.
+
+    Whoever has the distributions that acted, and what log_prob is above theirs, hands them on.
 
     Entropies of an action's parts are of columns as far as they are online [B], where that is given.
     How far behavior and policy are apart is told over all valid rows: those rejected are the farthest.
@@ -413,11 +424,10 @@ def common_metrics(
 
     with torch.no_grad():
         count = keep.sum()
-        acted = policy.distribution(batch.behavior)
-        apart = {
-            "learner/mean_log_rho": log_prob - acted.log_prob(batch.action),
-            "learner/mean_kl_nats": acted.kl(now),
-        }
+        if acted is None:
+            behavior = policy.distribution(batch.behavior)
+            acted = behavior, log_prob - behavior.log_prob(batch.action)
+        apart = {"learner/mean_log_rho": acted[1], "learner/mean_kl_nats": acted[0].kl(now)}
         more = {
             "learner/advantage_mean": returns.advantage,
             "learner/advantage_square": returns.advantage.square(),

@@ -99,20 +99,29 @@ class PPO(Algorithm):
         now = policy.distribution(out.action_params)
         log_prob = now.log_prob(batch.action)
         with torch.no_grad():
-            acted_log_prob = policy.distribution(batch.behavior).log_prob(batch.action)
-        ratio = (log_prob - acted_log_prob).exp()
-        clipped = ratio.clamp(1.0 - self.clip_ratio, 1.0 + self.clip_ratio)
-        surrogate = torch.minimum(ratio * returns.advantage, clipped * returns.advantage)
+            acted = policy.distribution(batch.behavior)
+            acted_log_prob = acted.log_prob(batch.action)
+        log_ratio = log_prob - acted_log_prob
+        ratio = log_ratio.exp()
+        # The smaller of both terms; where the clipped one is smaller, no gradient passes.
+        clipped = ratio.detach().clamp(1.0 - self.clip_ratio, 1.0 + self.clip_ratio)
+        plain, clipped = ratio * returns.advantage, clipped * returns.advantage
+        surrogate = torch.where(plain > clipped, clipped, plain)
         sums = {
             "learner/policy_loss": masked_sum(-surrogate, keep),
             "learner/value_loss": self._value_loss(policy, batch, returns, out.value),
-            "learner/entropy_nats": masked_sum(now.entropy(), keep),
+            "learner/entropy_nats": masked_sum(self.entropy_of(now), keep),
         }
         loss = self.weighed(policy, sums)
         sums["learner/loss"] = loss
-        metrics = common_metrics(policy, batch, returns, keep, out.value, now, log_prob, sums)
-        outside = ((ratio - 1.0).abs() > self.clip_ratio).float()
-        metrics["learner/clip_fraction"] = (masked_sum(outside, keep).detach(), keep.sum())
+        apart = acted, log_ratio.detach()
+        metrics = common_metrics(
+            policy, batch, returns, keep, out.value, now, log_prob, sums, acted=apart
+        )
+        with torch.no_grad():
+            outside = ((ratio - 1.0).abs() > self.clip_ratio).float()
+            count = metrics["learner/policy_loss"][1]
+            metrics["learner/clip_fraction"] = (masked_sum(outside, keep), count)
         return loss, metrics
 
     def after_version(self, state: AlgorithmState, metrics: Mapping[str, float]) -> None:

@@ -168,7 +168,7 @@ class EnvpoolEnvs(WithoutTasks):
             self._envs, self._seeded = self._make(newest), newest
         obs, info = self._envs.reset()
         self._lives = np.asarray(info.get("lives", self._lives))
-        self._ended = np.zeros(self.num_envs, np.bool_)
+        self._ended = self._terminated = np.zeros(self.num_envs, np.bool_)
         self._episode = np.array(episodes, np.int64)
         self._steps = np.zeros(self.num_envs, np.int64)
         return self._batch(obs, info)
@@ -177,6 +177,7 @@ class EnvpoolEnvs(WithoutTasks):
         """Begin a step; the actions are copied."""
         check_actions(action, self.num_envs, self.spec)
         decoded = self._action.decode(action)
+        self._seeded = -1  # its streams are not at their beginning any more
         # EnvPool takes int32 where Gymnasium's spaces say int64
         self._sent = decoded.astype(np.int32) if decoded.dtype == np.int64 else decoded.copy()
 
@@ -194,7 +195,7 @@ class EnvpoolEnvs(WithoutTasks):
             lives = np.asarray(info["lives"])
             terminated = terminated | lost_life(self._lives, lives, begins)
             self._lives = lives.copy()
-        self._ended = ended
+        self._ended, self._terminated = ended, terminated
         self._episode += begins
         self._steps = np.where(begins, 0, self._steps + 1)
         batch = self._batch(obs, info)
@@ -222,9 +223,12 @@ class EnvpoolEnvs(WithoutTasks):
         return self.spec.obs_of(arrays)
 
     def _allowed(self, form: MaskFormat, said: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return masks [N, M]; all is allowed where an episode is over and no action is chosen any more."""
+        """Return masks [N, M]; where an episode is over, as `row_at_end` has them."""
         rows = said.reshape(self.num_envs, -1).astype(np.bool_)
-        rows[self._ended] = True
+        for i in np.flatnonzero(self._ended):
+            last = {form.key: said[i]}
+            row = form.row_at_end(last, terminated=bool(self._terminated[i]))
+            rows[i] = np.frombuffer(row, np.bool_)
         try:
             form.check(rows.view(np.uint8))
         except BadMask as error:

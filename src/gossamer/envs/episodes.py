@@ -246,9 +246,11 @@ class Episodes:
             truncated = truncated or self._quiet_steps[i] >= self._stuck_steps
         self.obs.write(self._batch, i, obs)
         if (mask := self.mask) is not None:
-            # After an end no action is chosen any more, so nothing need be allowed.
-            over = terminated or truncated
-            self._masks[i] = mask.all_allowed if over else self._mask_of(mask, i, obs, info)
+            if terminated or truncated:
+                said = obs if not mask.in_info else info
+                self._masks[i] = mask.row_at_end(said, terminated=terminated)
+            else:
+                self._masks[i] = self._mask_of(mask, i, obs, info)
         return reward, terminated, truncated
 
     def _mask_of(self, mask: MaskFormat, i: int, obs: Any, info: Any) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -119,6 +120,18 @@ class MaskFormat:
         if said.__class__ is np.ndarray and said.shape == self._row and said.dtype.char in "?bB":
             return said.tobytes()
         return self.flat(said).tobytes()
+
+    def row_at_end(self, held: Any, *, terminated: bool) -> bytes:
+        """Return the mask [M] of an episode's last observation; all is allowed where there is none, or nothing is allowed.
+
+        No action is chosen there, but after a time limit its value counts, for a network that may see the mask.
+        """
+        if not terminated:
+            with suppress(Misfit, BadMask):
+                row = self.row(held)
+                self.masks([row])
+                return row
+        return self.all_allowed
 
     def masks(self, rows: Sequence[bytes]) -> NDArray[np.bool_]:
         """Return rows as masks [N, M]; BadMask: as of `check`."""

@@ -218,15 +218,22 @@ class Bernoulli(ActionDistribution):
 class DiagonalGaussian(ActionDistribution):
     """Independent normal components: means, then log standard deviations."""
 
+    @cached_property
+    def _halves(self) -> tuple[Tensor, Tensor]:
+        # Whoever asks first may want no gradient.
+        with torch.enable_grad():
+            mean, log_std = self.params.split(self.spec.sizes[0], dim=-1)
+        return mean, log_std
+
     @property
     def mean(self) -> Tensor:
         """[..., A]."""
-        return self.params[..., : self.spec.sizes[0]]
+        return self._halves[0]
 
     @property
     def log_std(self) -> Tensor:
         """[..., A]."""
-        return self.params[..., self.spec.sizes[0] :]
+        return self._halves[1]
 
     @staticmethod
     def noise(

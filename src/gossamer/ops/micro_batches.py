@@ -69,6 +69,8 @@ class MicroBatches:
         """
         cuts = self.cut(batch)
         shares = [cuts[i :: self.num_threads] for i in range(min(self.num_threads, len(cuts)))]
+        if len(shares) == 1:
+            return [work(0, shares[0])]
         rest = [self._pool.submit(work, i, share) for i, share in enumerate(shares[1:], 1)]
         try:
             first = work(0, shares[0])

@@ -56,8 +56,10 @@ def vtrace_returns(
         td_error = rho.clamp(max=clip_rho) * td_error
         decay = decay * rho.clamp(max=clip_c)
     correction = torch.zeros_like(value)  # [T + 1, B] target - value; the last row stays 0
-    for t in reversed(range(len(reward))):
-        torch.addcmul(td_error[t], decay[t], correction[t + 1], out=correction[t])
+    rows = correction.unbind()
+    each = [*zip(td_error.unbind(), decay.unbind(), rows, rows[1:], strict=False)]
+    for error, kept, row, later in reversed(each):
+        torch.addcmul(error, kept, later, out=row)
     target = value[:-1] + correction[:-1]
     advantage = reward + discount * (value[1:] + carry * correction[1:]) - value[:-1]
     if rho is None:
@@ -84,7 +86,9 @@ def normalized(advantage: Tensor, keep: Tensor, weight: Tensor | None = None) ->
     nothing.
     """
     if weight is not None:
-        advantage = torch.where(weight > 0.0, advantage / weight, 0.0)
+        # Of a weight that has become 0 nobody knows the advantage, and it moves nothing.
+        keep = keep & (weight > 0.0)
+        advantage = torch.where(keep, advantage / weight, 0.0)
     count = keep.sum()
     apart = advantage - masked_sum(advantage, keep) / count.clamp(min=1)
     variance = masked_sum(apart**2, keep) / count.clamp(min=1)

@@ -641,13 +641,22 @@ class Evaluator:
             greedy=self._greedy,
             seed=episode_seed(self._seed, CHOOSING_RANK, number, 0),
             first_episodes=[
-                # What a contest has played so far it has played late, in the fewest environments.
-                number * self._episodes_apart(i) + played // self._few[i].num_envs
+                number * self._episodes_apart(i) + self._episodes_of(i, played)
                 for i in range(len(trials))
             ],
             stop=stop or (lambda: self._stop.stopped),
             steps=self._steps,
         )
+
+    def _episodes_of(self, index: int, played: int) -> int:
+        """Return how many episodes each environment has behind it in a contest that has played so many, late.
+
+        It has played them in the fewest environments; of a family each goes on where a round through the tasks begins.
+        """
+        few, count = self._few[index], self._few[index].num_tasks
+        sizes = (few.num_envs, self._trials[index].num_envs)
+        rounds = math.lcm(*(count // math.gcd(count, size) for size in sizes))
+        return -(-math.ceil(played / few.num_envs) // rounds) * rounds
 
     def _episodes_apart(self, index: int) -> int:
         """Return how many episodes of an environment lie between the first ones of two evaluations by a trial.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Meta
@@ -11,7 +12,7 @@ from msgspec import Meta
 from gossamer.system.ranges import Amount, BelowOne, Fraction, Positive, Whole
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     import torch
     from torch import Tensor
@@ -101,7 +102,7 @@ def make_optimizer(
     # The fused Adam kernel makes one pass over parameters and both moments.
     if config.name in ("adam", "adamw"):
         kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-        made = _uncompiled(kind)(
+        made = _uncompiled(kind, None if captured else partial(_known_adam_step, config.name))(
             held,
             lr=lr,
             betas=(config.beta1, config.beta2),
@@ -126,10 +127,47 @@ def set_learning_rate(group: dict[str, Any], learning_rate: float) -> None:
         group["lr"] = learning_rate
 
 
-def _uncompiled(kind: type[Any]) -> Any:
+def _known_adam_step(name: str, optimizer: Any) -> bool:
+    """Step as Adam or AdamW does from its second step on, without sorting what is always alike; False: it is not known yet."""
+    import torch
+
+    kernel = torch._fused_adam_ if name == "adam" else torch._fused_adamw_  # noqa: SLF001
+    for group in optimizer.param_groups:
+        params = group["params"]
+        held = [optimizer.state.get(p) for p in params]
+        if not all(held) or params[0].device.type != "cpu":
+            return False
+        means, squares, steps = (
+            [x[key] for x in held] for key in ("exp_avg", "exp_avg_sq", "step")
+        )
+        torch._foreach_add_(steps, 1)
+        beta1, beta2 = group["betas"]
+        kernel(
+            params,
+            [p.grad for p in params],
+            means,
+            squares,
+            [],
+            steps,
+            amsgrad=False,
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+    return True
+
+
+def _uncompiled(kind: type[Any], known_step: Callable[[Any], bool] | None = None) -> Any:
     """Return the class without the wrappers in which torch could compile it.
 
     Used once they import the whole compiler: more than a second of a run's start, for nothing.
+
+    Args:
+        kind: of the optimizer.
+        known_step: takes a step in its place, if it can.
     """
     import torch
 
@@ -141,7 +179,8 @@ def _uncompiled(kind: type[Any]) -> Any:
         @torch.no_grad()
         def step(self, closure: Any = None) -> None:
             assert closure is None
-            plain_step(self)
+            if known_step is None or not known_step(self):
+                plain_step(self)
 
     Uncompiled.__name__ = kind.__name__
     return Uncompiled

@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -365,13 +365,19 @@ class Updates:
                 piece = part.columns(start, stop)
                 loss, metrics = self._algorithm.loss(self._policy, piece, self._state)
                 # Autocast would round what forward kept exact; .backward() would share p.grad.
-                with torch.autocast(self._device.type, enabled=False):
+                with self._without_autocast():
                     grads = torch.autograd.grad(
                         loss / divisor, self._params, materialize_grads=True
                     )
                     (torch._foreach_add_ if i else torch._foreach_copy_)(gradient, grads)
                 add_sums(sums, metrics)
         return sums
+
+    def _without_autocast(self) -> contextlib.AbstractContextManager[Any]:
+        kind = self._device.type
+        if not torch.is_autocast_enabled(kind):
+            return contextlib.nullcontext()
+        return torch.autocast(kind, enabled=False)
 
     def _step_of(self, follows: bool) -> Callable[[], None]:
         return lambda: self._step(follows)
@@ -381,7 +387,7 @@ class Updates:
         if self.grouped:
             torch._foreach_div_(self._gradients[0], self.control[0].float())
             self._sums.copy_(self.control[1 : 1 + len(self._sums)])
-        norm = torch.nn.utils.clip_grad_norm_(self._params, self._limit)
+        norm = self._clip()
         left_out = norm - norm != 0.0  # infinite or no number
         # What is only looked at moves no policy, and ends nothing.
         ends = self._algorithm.ends(_Means(self._names, self._sums)) if follows else None
@@ -399,6 +405,17 @@ class Updates:
             self._optimizer.found_inf = left_out.float()  # type: ignore[attr-defined]
         if self._on_gpu or not left_out:
             self._optimizer.step()
+
+    def _clip(self) -> Tensor:
+        """Scale the gradient down to the limit; return its norm before."""
+        if self._on_gpu:
+            return torch.nn.utils.clip_grad_norm_(self._params, self._limit)
+        # The same numbers: here it costs nothing to ask whether they have to be scaled.
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(self.gradient)))
+        scale = (self._limit / (norm + 1e-6)).clamp(max=1.0)
+        if float(scale) != 1.0:  # or is none
+            torch._foreach_mul_(self.gradient, scale)
+        return norm
 
     def _observe(self, layout: _Layout) -> None:
         batch = layout.batch

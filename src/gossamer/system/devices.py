@@ -150,7 +150,11 @@ def stacked(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     import torch
 
     if not is_gpu(device):  # reading them costs less than converting them
-        return torch.tensor([float(x) for x in numbers], dtype=torch.float64)
+        read: dict[int, float] = {}  # counts are the same tensor many times
+        for x in numbers:
+            if id(x) not in read:
+                read[id(x)] = float(x)
+        return torch.tensor([read[id(x)] for x in numbers], dtype=torch.float64)
     made: dict[int, Tensor] = {}
     for x in numbers:
         if isinstance(x, (int, float)):
