@@ -38,8 +38,8 @@ SETTINGS_INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from the docstrings in the code; edit those. -->
 
-All settings of `gossamer train`. A table of one algorithm shows the defaults of runs with that
-algorithm; all other tables show those of runs with PPO, the default algorithm. *by suite* means that the default depends on the
+All settings of `gossamer train`. A table of one algorithm shows its defaults; all other tables show those of PPO, the default
+algorithm. *by suite*: the default depends on the
 environment's suite (Atari, MuJoCo, ...). `gossamer train ENV --help` shows the values for one environment, and the pages of
 [PPO](algorithms/ppo.md), [A2C](algorithms/a2c.md), [V-trace](algorithms/vtrace.md), [LASER](algorithms/laser.md) and
 [IMPACT](algorithms/impact.md) each have a table of all suites.
@@ -59,8 +59,10 @@ learning_rate = [2.5e-4]
 ```
 
 Precedence, highest first: command line, `--config` files, the resumed run, the settings that
-`gossamer tune` found on this machine, the suite's defaults, the defaults in the code.
-`--show-config` prints the value of every setting and which of these layers set it.
+`gossamer tune` found on this machine, the suite's defaults, the defaults in the code. What `tune` found is used only if no
+layer above it sets what may change the fastest settings (such as learners, environments, lag, network, topology, or a
+setting of the algorithm): in a comparison, give both arms the same `--num-learners`.
+`--show-config` prints every setting's value and layer.
 
 """
 
@@ -69,14 +71,14 @@ METRICS_INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from gossamer/record/metrics.py; edit that. -->
 
-Each line of `metrics.jsonl` is one JSON object, flushed as soon as it is appended. Metrics of your own parts
-begin with `own/`; writing any other name that is not in these tables is an error. Non-finite values become `null`. *Env steps*
+Each line of `metrics.jsonl` is one JSON object, flushed at once. Metrics of your own parts
+begin with `own/`; any other name must be in these tables. Non-finite values become `null`. *Env steps*
 are decisions; an Atari env step is 4 emulator frames unless you set `--env.frame-skip`.
 
 Each learner appends rows: learner 0 at most once a second, the other learners every ten seconds. Metrics of
 the whole run (returns, evaluations, `topology/disagreement`) are in the rows of learner 0.
 
-If a run has several replays of one kind, a number marks the metrics of the second and further ones, in the order of
+Of several replays of one kind, the metrics of the second and further ones have a number, in the order of
 `replays`: `replay/elite_2_columns`.
 
 """

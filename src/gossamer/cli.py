@@ -361,7 +361,10 @@ RUN = Word("RUN", "a run folder, part of its name, or last")
         default="auto",
     ),
     JSON,
-    Word("--video FILE", "write the first episode as .mp4 or .gif"),
+    Word(
+        "--video FILE",
+        "write the first episode as .mp4 or .gif; with --sample, another one with its seed",
+    ),
     Word("--render", "show an episode in a window, if there is a display"),
 )
 def _eval(**asked: Any) -> None:
@@ -466,8 +469,8 @@ def _sweep(**asked: Any) -> int:
 @Command(
     "tune",
     "find the fastest settings for this machine",
-    "Find the fastest settings for this machine, and write them as a preset. The numbers of learners, threads and groups are\n"
-    "also stored on this machine, and later runs use them.",
+    "Find the fastest settings for this machine, and write them as a preset. Later runs use its numbers of learners, threads\n"
+    "and groups, unless they set what may change the fastest settings: in a comparison, give every run --num-learners.",
     Word("ENV", "the environment to train on", dest="env_id"),
     Word(
         "--seconds S",

@@ -326,7 +326,7 @@ def test_a_learner_counts_online_steps_and_observes_online_columns():
     learner.learn_version()
     assert not batch.valid[:, :2].all()
     assert learner.env_steps == batch.valid[:, :2].sum()
-    assert learner.lag_versions == 0.0
+    assert learner.lag_versions_max == 0.0
     mean, _ = policy.obs_moments.mean_std(1e-4)
     online = batch.obs[:T, :2][batch.valid[:, :2]].double().mean(0)
     np.testing.assert_allclose(mean.numpy(), online.numpy(), rtol=1e-6)

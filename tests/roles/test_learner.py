@@ -52,6 +52,17 @@ def test_updates_are_steps_and_versions_are_batches(algorithm, updates):
         assert steps == {float(learner.update)}
 
 
+def test_the_largest_lag_of_a_batch_is_that_of_its_oldest_column():
+    learner = make_learner(small_policy(), A2C(), *batches_of(1))
+    learner.version = 7
+    learner.replay.batches[0].version[:] = 6
+    learner.replay.batches[0].version[0] = 3
+    metrics = learn(learner)
+    columns = learner.replay.batches[0].num_columns
+    assert learner.lag_versions_max == 4.0
+    assert metrics["lag_versions_mean"] == pytest.approx((columns + 3) / columns)
+
+
 def test_metrics_are_means_since_the_last_call():
     learner = make_learner(small_policy(), A2C(), *batches_of(1), micro_batch_rows=6)
     expected = learner.replay.batches[0].valid.float().mean().item()

@@ -41,7 +41,6 @@ def test_a_cluster_that_is_well_has_no_findings() -> None:
         ({"versions": {**FINE.versions, "torch": "2.12.0"}}, "torch differs"),
         ({"versions": {}}, "python differs"),
         ({"extras": ()}, "ale_py is missing on 10.0.0.2"),
-        ({"cpus": 0.0}, "offers no CPU"),
         ({"shared_bytes": 0}, "/dev/shm"),
         ({"store_bytes": 0}, "object store"),
         ({"broken": {"mujoco": "ImportError: libGL"}}, "mujoco cannot be imported on"),
@@ -71,6 +70,32 @@ def test_processors_that_differ_are_worth_a_note() -> None:
     assert list(findings([FINE, other])) == []
     (note,) = remarks([FINE, other])
     assert "no run is exact" in note
+
+
+def test_a_machine_without_cpus_is_a_fault_only_where_no_other_offers_any() -> None:
+    head = dataclasses.replace(FINE, address="10.0.0.2", cpus=0.0)
+    assert list(findings([FINE, head])) == []
+    (note,) = remarks([FINE, head])
+    assert note.startswith("10.0.0.2 offers no CPU")
+    silent = dataclasses.replace(FINE, address="10.0.0.3", silent="nothing for 60 s")
+    _, wrong = findings([head, silent])
+    assert wrong.startswith("10.0.0.2 offers no CPU")
+    assert list(remarks([head, silent])) == []
+
+
+def test_a_machine_that_has_no_dev_shm_needs_no_room_there() -> None:
+    mac = dataclasses.replace(FINE, address="10.0.0.2", cpus=0.0, shared_bytes=None)
+    assert list(findings([FINE, mac])) == []
+    assert json.loads(json.dumps(dataclasses.asdict(mac)))["shared_bytes"] is None
+
+
+@pytest.mark.parametrize(("platform", "has"), [("linux", True), ("darwin", False)])
+def test_only_linux_is_asked_for_dev_shm(
+    platform: str, has: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = pytest.importorskip("gossamer.run.placements.cluster.check")
+    monkeypatch.setattr(check.sys, "platform", platform)
+    assert (check.shared_bytes() is not None) == has
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ class Learner:
     """Counts what it has learnt since it was last asked, which its metrics tell."""
 
     def __init__(self, rank):
-        self.rank, self.learnt, self.told, self.lag_versions = rank, 0, 0, 0.0
+        self.rank, self.learnt, self.told, self.lag_versions_max = rank, 0, 0, 0.0
         self.env_steps = self.update = self.version = 0
         self.mixer, self.replay = None, SimpleNamespace(replays=[])
         self.num_learners, self.own_env_steps = 6, 0
@@ -23,7 +23,7 @@ class Learner:
 
     def learn(self, lag):
         self.learnt += 1
-        self.lag_versions = lag
+        self.lag_versions_max = lag
         self.seconds["learn"] += 0.25
 
     def take_metrics(self):

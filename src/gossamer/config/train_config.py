@@ -49,9 +49,9 @@ class EvaluationConfig:
     than the best policy becomes a candidate. Candidate and best policy then play this many new episodes with the
     same seeds, and the policy with the higher mean is kept as the best, with that mean as its score."""
     max_time_fraction: Share = 0.03
-    """Largest share of the run's time for evaluations and confirmations, in (0, 1]; evaluations are postponed to stay
-    below it. If a run would then have fewer than 20 evaluations, they have three episodes each and may take 3.3 times
-    this share, up to a tenth. A candidate that remains at the end of the run is then compared with the best policy."""
+    """Largest share of the run's time for evaluations and confirmations, in (0, 1], in processor time of the
+    evaluating thread (with env.workers, wall time); evaluations are postponed to stay below it. If this leaves fewer
+    than 20 evaluations in a run, they have three episodes each and may take 3.3 times this share, up to a tenth."""
     greedy: bool = False
     """Take the likeliest action, as `gossamer eval` does. Off: sample, as training does."""
     held_out_tasks: UpToMillion | None = None
@@ -105,8 +105,8 @@ class TrainConfig:
     """Recurrent policies: rows at the start of each replayed column that only refresh the recurrent state and are not
     trained on, in [0, unroll_length)."""
     prefetch_batches: Annotated[int, Meta(ge=0, le=64)] = 1
-    """Batches to sample from replays ahead of the learner, in [0, 64]. The inline placement samples as far ahead as the
-    other placements, so that results do not depend on the placement."""
+    """Batches to sample from replays ahead of the learner, in [0, 64], also inline, so that results do not depend on the
+    placement."""
     checkpoint_replay: bool = False
     """Save the contents of replays in every checkpoint. Resuming is then exact at lag 0 and 1 (except if learner
     processes share a replay), and checkpoints grow by the size of the replay. Off: a resumed run starts with empty
@@ -126,7 +126,8 @@ class TrainConfig:
     """Env steps (decisions) to train for, summed over learners, >= 1; rounded up to whole batches. Schedules reach
     their end value after these steps."""
     stop_after_seconds: Seconds = 0.0
-    """Stop after this much wall time, >= 0, summed over the first command and all resumes. 0: no limit."""
+    """Stop after this much wall time, >= 0, summed over all sessions, without what a killed session lost after its last
+    checkpoint. 0: no limit."""
     stop_at_return: Number | None = None
     """Stop when the mean return of the last 100 training episodes (the same number from each
     learner) reaches this value. none: no target."""
@@ -189,14 +190,14 @@ class TrainConfig:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the policy. auto: the GPU if there is one."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of the feature layers. auto: bf16 if the hardware supports it, else fp32. Parameters, optimizer,
-    recurrent layers, heads and losses are always fp32."""
+    """Precision of the feature layers. auto: bf16 for images if the hardware supports it, else fp32. Parameters,
+    optimizer, recurrent layers, heads and losses are always fp32."""
     deterministic: bool = False
     """Use deterministic GPU operations, which are slower: runs at lag 0 and 1 are then reproducible and resume
     exactly. CPU runs need no such setting."""
     micro_batch_rows: UpToBillion = 0
     """Rows per forward and backward pass, >= 0; gradients are accumulated, so the result is the
-    same. 0: auto, which fits the cache on a CPU and takes whole minibatches on a GPU."""
+    same. 0: auto, which fits the cache for images on a CPU and otherwise takes whole minibatches."""
     learner_threads: Threads = 0
     """Learner threads, >= 0; each works on its own micro-batches. 0: auto."""
     actor_threads: Threads = 0

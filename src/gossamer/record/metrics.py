@@ -34,13 +34,13 @@ _KINDS = {
     "uniform": "",
     "circular": "",
     "elite": "the distance between a column's present and stored features",
-    "attentive": "the distance between a column's features and the newest state's features",
+    "attentive": "the distance between a column's features and the newest state's",
 }
 """Replays, and what their distances are."""
 
 
 def _of_replay(kind: str, distance: str) -> dict[str, Metric]:
-    columns = "columns in this replay; in a shared replay, those of all learners"
+    columns = "columns in this replay (if shared, those of all learners)"
     found = {f"replay/{kind}_columns": Metric("columns", columns)}
     if not distance:
         return found
@@ -54,7 +54,10 @@ def _of_replay(kind: str, distance: str) -> dict[str, Metric]:
 
 
 METRICS: Mapping[str, Metric] = {
-    "time_s": Metric("s", "wall time of the run, summed over the first command and all resumes"),
+    "time_s": Metric(
+        "s",
+        "wall time of the run, summed over all sessions; of a killed session only the time until its last checkpoint",
+    ),
     "env_steps": Metric(
         "steps", "decisions learnt from, summed over learners; reset rows do not count"
     ),
@@ -90,17 +93,21 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/actor_restarts": Metric(
         "restarts",
-        "times so far that an actor process of this learner died and was replaced; only with actor processes",
+        "actor processes of this learner that died and were replaced so far",
     ),
     "learner/loss": Metric(
-        "1", "the minimised loss: the sum over valid rows, divided by the number of valid rows"
+        "1",
+        "mean loss of valid rows (LASER: of accepted ones). What is minimised is their sum, divided by the number of all valid "
+        "rows unless algorithm.reduction is sum",
     ),
     "learner/policy_loss": Metric("1", "policy gradient term of the loss, unweighted"),
     "learner/value_loss": Metric(
         "return^2",
         "half the squared error of the value, unweighted; with algorithm.value_norm, errors are in standard deviations",
     ),
-    "learner/entropy_nats": Metric("nats", "mean entropy of the policy"),
+    "learner/entropy_nats": Metric(
+        "nats", "mean entropy of the policy; LASER: over accepted online rows"
+    ),
     "learner/entropy_nats/part": Metric(
         "nats",
         "mean entropy of one part of a joint action; the sum over parts is the policy's entropy",
@@ -143,12 +150,17 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/rejected_fraction": Metric(
         _SHARE,
-        "fraction of valid rows that the trust region excludes from learning. The trust region uses the KL that algorithm.kl "
-        "names; learner/mean_kl_nats is always KL(behavior || policy)",
+        "fraction of valid rows that the trust region rejects, by the KL that algorithm.kl names; learner/mean_kl_nats is always "
+        "KL(behavior || policy)",
     ),
-    "learner/policy_cloning_loss": Metric("nats", "CLEAR's KL(behavior || policy), unweighted"),
+    "learner/policy_cloning_loss": Metric(
+        "nats",
+        "CLEAR's KL(behavior || policy), unweighted mean over replayed rows (LASER: accepted ones)",
+    ),
     "learner/value_cloning_loss": Metric(
-        "return^2", "CLEAR's squared distance to the recorded value, unweighted"
+        "return^2",
+        "CLEAR's squared distance to the recorded value, over the rows of learner/policy_cloning_loss, in the unit of "
+        "learner/value_loss",
     ),
     "replay/ratio": Metric("1", "replayed columns learnt per online column"),
     "replay/age_updates": Metric(
@@ -206,24 +218,30 @@ METRICS: Mapping[str, Metric] = {
         "1", "|theta - average| / |average| for learner n; see topology/disagreement"
     ),
     "topology/staleness_updates": Metric(
-        "updates",
-        "mean over mixed messages: updates by which the sender was behind the reader (0 if the sender was ahead)",
+        "mixings",
+        "mean over mixed messages: mixings (updates or versions, see topology.every) by which the sender was behind the reader (0 "
+        "if it was ahead)",
     ),
     "topology/staleness_updates_of_n": Metric(
-        "updates",
-        "updates by which the messages of learner n were behind the reader; if learner n no longer sends, those of its last message",
+        "mixings",
+        "mixings by which the messages of learner n were behind the reader; if learner n no longer sends, those of its last message",
     ),
-    "topology/messages_per_update": Metric("messages", "messages mixed per update"),
-    "topology/bytes_per_update": Metric("bytes", "total size of the messages mixed per update"),
+    "topology/messages_per_update": Metric(
+        "messages", "messages per mixing (per update or version, see topology.every)"
+    ),
+    "topology/bytes_per_update": Metric("bytes", "total size of the messages of a mixing"),
     "cluster/hosts": Metric("machines", "machines of the cluster that run learners now"),
     "cluster/restarts": Metric(
         "restarts", "times so far that a learner died and was started again"
     ),
     "cluster/sent_bytes_per_second": Metric(
         "bytes/s",
-        "bytes of messages per second that the learners on this learner's host send to other hosts",
+        "messages that this learner's host sends to other hosts",
     ),
-    "share/evaluation": Metric(_SHARE, "share of wall time during which an evaluation ran"),
+    "share/evaluation": Metric(
+        _SHARE,
+        "seconds of evaluations per second of wall time, counted in the row in which the evaluation ends, so it may exceed 1",
+    ),
     "share/checkpoint": Metric(_SHARE, "share of the learner's time spent taking checkpoints"),
     "cpu_percent": Metric("percent", "CPU use of all processes of the run; 100 is one core"),
     "others_cpu_percent": Metric(

@@ -96,7 +96,7 @@ class Learner:
             "learn": 0.0,
             "wait": 0.0,
         }  # "learn" includes mixing and waiting for peers, "wait" is for batches
-        self.lag_versions = 0.0
+        self.lag_versions_max = 0.0  # of the last batch's online columns
         self._algorithm = algorithm
         self._config = optimizer_config
         self.replay = replay
@@ -260,8 +260,10 @@ class Learner:
         self._batch = batch
         self._updates_left = self._algorithm.updates_per_batch
         self._observed = False
-        self.lag_versions = float((self.version - batch.version[:num_online]).float().mean())
-        self._add_to_row({"lag_versions_mean": (self.lag_versions, 1.0)})
+        lag = (self.version - batch.version[:num_online]).float()
+        largest = lag.max() if num_online else lag.new_zeros(())
+        mean, self.lag_versions_max = torch.stack([lag.mean(), largest]).tolist()  # one wait
+        self._add_to_row({"lag_versions_mean": (mean, 1.0)})
         # The same in all updates of a version: those that average gradients agree on it.
         self._follows = self.env_steps >= self._config.learn_start
         self._set_learning_rate()

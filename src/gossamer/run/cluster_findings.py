@@ -26,8 +26,8 @@ class Seen:
     gpu_kind: str = ""
     memory_bytes: int = 0
     store_bytes: int = 0
-    shared_bytes: int = 0
-    """Free in /dev/shm."""
+    shared_bytes: int | None = 0
+    """Free in /dev/shm; None: it has none, as it is not Linux."""
     processor: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     extras: tuple[str, ...] = ()
@@ -103,15 +103,20 @@ def findings(
     for seen in there:
         for extra, why in seen.broken.items():
             yield f"{extra} cannot be imported on {seen.address} ({why}): its environments fail there"
-        if seen.cpus < 1:
+        if seen.cpus < 1 and not _has_cpus(machines):
             yield f"{seen.address} offers no CPU, so nothing is placed there: ray start --num-cpus N"
-        if seen.shared_bytes < MIN_SHARED_BYTES:
+        if seen.shared_bytes is not None and seen.shared_bytes < MIN_SHARED_BYTES:
             yield f"{seen.address} has {seen.shared_bytes >> 20} MiB free in /dev/shm; {MIN_SHARED_BYTES >> 20} are needed"
         if seen.store_bytes < MIN_STORE_BYTES:
             yield (
                 f"{seen.address} has an object store of {seen.store_bytes >> 20} MiB; {MIN_STORE_BYTES >> 20} are needed: "
                 "ray start --object-store-memory BYTES"
             )
+
+
+def _has_cpus(machines: Sequence[Seen]) -> bool:
+    """Whether a machine that answers offers CPUs; others may then join without any, as the one of a supervisor does."""
+    return any(seen.cpus >= 1 and not seen.silent for seen in machines)
 
 
 def remarks(machines: Sequence[Seen], free_cpus: float | None = None) -> Iterator[str]:
@@ -124,6 +129,10 @@ def remarks(machines: Sequence[Seen], free_cpus: float | None = None) -> Iterato
     offered = sum(seen.cpus for seen in machines)
     if free_cpus is not None and free_cpus < offered:
         yield f"{free_cpus:g} of {offered:g} CPUs are free: others use the cluster too"
+    if _has_cpus(machines):
+        for seen in machines:
+            if seen.cpus < 1 and not seen.silent:
+                yield f"{seen.address} offers no CPU, so it runs no learners"
     kinds = sorted({seen.processor for seen in machines if not seen.silent})
     if len(kinds) > 1:
         yield f"processors differ ({'; '.join(kinds)}): learners in lock-step may round differently, so no run is exact"

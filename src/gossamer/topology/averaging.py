@@ -17,11 +17,11 @@ class Averaging(Topology):
     """Mixings by which a neighbour's message may be behind before the learner waits, >= 0. 0: lock-step. never: no
     waiting. GALA's sync-freq."""
     every: Literal["updates", "versions"] = "updates"  # pyright: ignore[reportIncompatibleVariableOverride]
-    """When learners mix. updates: after every update. versions: after the last update on a batch, which sends fewer
-    messages if a batch takes several updates."""
+    """When learners mix. updates: after every update. versions: after a batch's last update, which sends fewer
+    messages."""
     missing: Literal["reweight", "skip"] = "reweight"  # pyright: ignore[reportIncompatibleVariableOverride]
     """How a learner mixes if a neighbour has sent no new message. reweight: add the neighbour's weight to the learner's
-    own. skip: do not average until every neighbour has sent a new message (GALA as published)."""
+    own. skip: do not average until all neighbours have sent one (GALA as published)."""
     remix: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
     """Mix a neighbour's last message again until a newer one arrives; a slow or dead neighbour then slows down the
     others' learning."""

@@ -45,9 +45,9 @@ class Selector:
     """Folder for a file that holds the replay, if the replay is larger than memory; the file is removed when the
     run ends. Empty: keep the replay in memory."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Memory that holds the replay. cpu: the host's memory. cuda: the memory of the learner's GPU. auto: the GPU's
-    memory, if this replay and those before it in the list take at most a quarter of that memory; otherwise, and if the
-    replay is shared or in a file, the host's memory."""
+    """Memory that holds the replay. cpu: the host's. cuda: that of the learner's GPU. auto: the GPU's, if this replay
+    and those before it in the list take at most a quarter of it; otherwise, and if the replay is shared or in a file,
+    the host's."""
 
     def __init_subclass__(cls) -> None:
         """Name a kind that does not name itself after its class."""

@@ -44,7 +44,7 @@ class Rows:
 
     def note(self) -> None:
         """Record that a version is over."""
-        lags = [parts.learner.lag_versions for parts in self._learners.parts]
+        lags = [parts.learner.lag_versions_max for parts in self._learners.parts]
         self._lag_max = [max(x, y) for x, y in zip(self._lag_max, lags, strict=True)]
 
     @property

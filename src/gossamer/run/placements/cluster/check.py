@@ -62,9 +62,6 @@ EXTRAS = ("ale_py", "Box2D", "envpool", "minigrid", "mujoco", "vizdoom")
 
 def here() -> dict[str, Any]:
     """Return what is on this machine, as plain fields of `Seen`."""
-    shared = 0
-    with suppress(OSError):
-        shared = shutil.disk_usage("/dev/shm").free  # noqa: S108 - looked at, not written to
     versions = {"python": platform.python_version()}
     for name in ("torch", "gossamer", "ray"):
         with suppress(importlib.metadata.PackageNotFoundError):
@@ -83,13 +80,23 @@ def here() -> dict[str, Any]:
             kinds = torch.cuda.get_device_name()
     return {
         "memory_bytes": free_memory(),
-        "shared_bytes": shared,
+        "shared_bytes": shared_bytes(),
         "processor": processor_name(),
         "versions": versions,
         "extras": tuple(extras),
         "broken": broken,
         "gpu_kind": kinds,
     }
+
+
+def shared_bytes() -> int | None:
+    """Return the bytes that are free in /dev/shm, 0 where it is missing; None: only Linux has it."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return shutil.disk_usage("/dev/shm").free  # noqa: S108 - looked at, not written to
+    except OSError:
+        return 0
 
 
 def _why_unheard(address: Address) -> str:
