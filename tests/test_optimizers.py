@@ -63,6 +63,33 @@ def test_rmsprop_is_pytorchs_formula():
         np.testing.assert_allclose(got[i], var, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize(("name", "kind"), [("adam", "Adam"), ("adamw", "AdamW")])
+def test_steps_that_sort_nothing_are_torchs_to_the_bit(name, kind, weight_decay):
+    config = dataclasses.replace(FLAT, name=name, weight_decay=weight_decay)
+    gen = torch.Generator().manual_seed(0)
+    ours, theirs = (
+        [torch.nn.Parameter(torch.ones(shape)) for shape in ((33, 7), (5,), (0,), ())]
+        for _ in range(2)
+    )
+    given = {"betas": (config.beta1, config.beta2), "eps": config.epsilon, "fused": True}
+    made = [
+        make_optimizer(config, ours),
+        getattr(torch.optim, kind)(theirs, lr=0.1, weight_decay=weight_decay, **given),
+    ]
+    for step in range(6):
+        for p, q in zip(ours, theirs, strict=True):
+            p.grad = torch.randn(p.shape, generator=gen)
+            q.grad = p.grad.clone()
+        for optimizer in made:
+            optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+            optimizer.step()
+    held = [list(optimizer.state_dict()["state"].values()) for optimizer in made]
+    for one, other in zip(*held, strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in ("step", "exp_avg", "exp_avg_sq"))
+    assert all(torch.equal(p, q) for p, q in zip(ours, theirs, strict=True))
+
+
 @pytest.mark.parametrize("name", ["adam", "adamw"])
 def test_adam_and_adamw_are_their_papers(name):
     config = dataclasses.replace(FLAT, name=name, beta1=0.8, beta2=0.95, weight_decay=0.1)

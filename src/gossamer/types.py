@@ -6,7 +6,6 @@ Shapes: T unroll length, B columns (environments), P action-distribution paramet
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, cast
@@ -15,7 +14,7 @@ from gossamer.spec import leaf_field, leaves_of, nested_obs
 from gossamer.system import devices
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     import torch

@@ -131,11 +131,12 @@ def _known_adam_step(name: str, optimizer: Any) -> bool:
     """Step as Adam or AdamW does from its second step on, without sorting what is always alike; False: it is not known yet."""
     import torch
 
-    kernel = torch._fused_adam_ if name == "adam" else torch._fused_adamw_  # noqa: SLF001
+    kernel = torch._fused_adam_ if name == "adam" else torch._fused_adamw_
     for group in optimizer.param_groups:
         params = group["params"]
         held = [optimizer.state.get(p) for p in params]
-        if not all(held) or params[0].device.type != "cpu":
+        grads = [p.grad for p in params]
+        if not all(held) or any(x is None for x in grads) or not params[0].is_cpu:
             return False
         means, squares, steps = (
             [x[key] for x in held] for key in ("exp_avg", "exp_avg_sq", "step")
@@ -144,7 +145,7 @@ def _known_adam_step(name: str, optimizer: Any) -> bool:
         beta1, beta2 = group["betas"]
         kernel(
             params,
-            [p.grad for p in params],
+            grads,
             means,
             squares,
             [],
