@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
+import mmap
 from typing import Any
 
+import pytest
 import torch
-from fake_placement import FakePlacement, done, part, ready, told
+from fake_placement import FakePlacement, Supervised, done, part, ready, told
 from runs import pids_of
 
+from gossamer.errors import ConfigError
+from gossamer.links.mailboxes import Mailboxes
+from gossamer.run.checkpoint_contents import RunPolicies
 from gossamer.run.host_protocol import Died
+from gossamer.run.load_policy import read_policy, saved_policy
+from gossamer.run.placements.shared_memory import PolicyBoards
 
 SETTINGS: dict[str, Any] = {"topology": {"name": "gossip"}, "checkpoint_every_seconds": 0.0}
+SINGLE: dict[str, Any] = {**SETTINGS, "topology": {"name": "single"}}
+
+
+def run_without(supervise: Any, absent: int, settings: dict[str, Any], **given: Any) -> Supervised:
+    """Run three learners to the end, one of which never finds a place; learner r ends at update 3 + r."""
+    there = [rank for rank in range(3) if rank != absent]
+    placement = FakePlacement([[ready(x) for x in there], [told(x) for x in there]], num_hosts=3)
+    placement.unplace(absent)
+    for name, x in given.items():
+        setattr(placement, name, x)
+
+    def ends():
+        placement.env_steps = 100
+        return [part(x, updates=3 + x) for x in there]
+
+    placement.script += [ends, [done(x) for x in there]]
+    run = supervise(placement, **settings, total_env_steps=100)
+    run.scoring.load_state(RunPolicies(scores=[(0, 1.0), (1, 9.0), (2, 5.0)], best_learner=1))
+    run.run()
+    return run
+
+
+def boards_of(*versions: tuple[int, int, float]) -> PolicyBoards:
+    """Return boards of three learners that hold versions of a weight: rank, version, value."""
+    memory = mmap.mmap(-1, Mailboxes.nbytes(3, (2, 0)))
+    boards = PolicyBoards(Mailboxes(memory, 3, (2, 0)), [torch.zeros(2)], "best")
+    for rank, version, value in versions:
+        boards.post(rank, [torch.full((2,), value)], version, updates=version, env_steps=version)
+    return boards
 
 
 def test_a_run_begins_saves_and_ends_without_a_host_that_has_no_place(supervise):
@@ -121,3 +157,59 @@ def test_while_learner_0_is_away_another_ones_rows_tell_of_the_run(supervise):
     run.run_script()
     seen = [(x["learner"], "steps_per_second" in x) for x in run.rows()]
     assert seen == [(1, True), (2, False)]
+
+
+def test_a_policy_is_the_average_of_those_that_were_there(supervise):
+    run = run_without(supervise, 1, SETTINGS)
+    assert run.saved().policies.absent == [(1, 0)]
+    weight = read_policy(run.folder).tensors["weight"]
+    assert torch.equal(weight, torch.full((2,), (3.0 + 5.0) / 2)), "learner 0 counts once"
+    assert torch.equal(saved_policy(run.store.load(), 2).tensors["weight"], torch.full((2,), 5.0))
+    with pytest.raises(ConfigError, match=r"learner 1 was absent .* of learner 0: --learner 0$"):
+        saved_policy(run.store.load(), 1)
+
+
+def test_an_independent_learner_that_is_absent_is_not_the_best(supervise):
+    saved = run_without(supervise, 1, SINGLE).saved()
+    assert (saved.policies.policy_of, saved.policies.best_learner) == (2, 2)
+    assert saved.policies.absent == [(1, 0)], "nobody has heard of a policy of its own"
+
+
+def test_without_scores_the_policy_is_that_of_a_learner_that_is_there(supervise):
+    placement = FakePlacement([[ready(1)], [part(1, 1)], [told(1)]], num_hosts=2)
+    placement.unplace(0)
+    run = supervise(placement, **SINGLE)
+    run.run_script()
+    run.supervisor.finish_saving()
+    assert run.saved().policies.policy_of == 1
+
+
+def test_an_absent_learner_that_is_independent_keeps_its_own_policy(supervise):
+    boards = boards_of((0, 3, 3.0), (1, 2, 7.0), (2, 5, 5.0))
+    run = run_without(supervise, 1, SINGLE, boards=boards, names=["weight"])
+    saved = run.saved()
+    assert saved.policies.absent == [(1, 1)]
+    assert saved.policies.policy_of == 2
+    own = saved.learners[1].tensors
+    assert torch.equal(own["learner.policy.weight"], torch.full((2,), 7.0))
+    assert torch.equal(own["learner.algorithm.target.weight"], torch.full((2,), 7.0))
+    assert not [x for x in own if x.startswith("learner.optimizer.")], "it begins anew"
+    assert torch.equal(saved_policy(run.store.load(), 1).tensors["weight"], torch.full((2,), 7.0))
+
+
+def test_scores_of_a_learner_that_begins_with_the_policy_of_another_are_forgotten(supervise):
+    run = supervise(FakePlacement([], num_hosts=3), **SINGLE)
+    scores = [(0, 1.0), (1, 9.0), (2, 5.0)]
+    run.scoring.load_state(RunPolicies(scores=scores, best_learner=2, absent=[(1, 0)]))
+    assert run.scoring.state({}).scores == [(0, 1.0), (2, 5.0)]
+    run.scoring.load_state(RunPolicies(scores=scores, best_learner=2, absent=[(1, 1)]))
+    assert run.scoring.state({}).scores == scores
+
+
+def test_who_is_absent_is_not_evaluated_at_the_end(supervise):
+    placement = FakePlacement([], num_hosts=3)
+    for index in (0, 2):
+        placement.place(index)
+    placement.unplace(1)
+    run = supervise(placement, **SINGLE)
+    assert run.scoring.others == [2]

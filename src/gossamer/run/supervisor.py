@@ -35,6 +35,8 @@ from gossamer.run.stopping import end_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import Tensor
+
     from gossamer.config import TrainConfig
     from gossamer.record.folder import RunFolder
     from gossamer.record.requests import Requests
@@ -292,7 +294,8 @@ class Supervisor:
             return
         learners = {rank: learner for part in parts for rank, learner in part.learners.items()}
         absent = self.placement.absent()
-        fill_absent_learners(learners, absent, self.checkpoints.updates)
+        updates = self.checkpoints.updates
+        filled = fill_absent_learners(learners, absent, updates, self._own_policy)
         ended = all(host.state.final is not None for host in self._group.placed)
         if ended:
             self._write_rows(self._group.last_rows, last=True)
@@ -303,7 +306,7 @@ class Supervisor:
             exact=not absent and all(part.exact for part in parts),
             recorder=self.recorder.state(self.placement.env_steps),
             evaluation_budget=self.evaluations.budget,
-            policies=self.evaluations.state(),
+            policies=self.evaluations.state(dict(filled)),
         )
         if self._group.ranks_told or ended:
             seconds = max(part.seconds for part in parts)
@@ -312,6 +315,14 @@ class Supervisor:
             self.checkpoints.initial = state
         self.checkpoints.final_snapshot_queued = ended
         self._group.release()
+
+    def _own_policy(self, rank: int) -> dict[str, Tensor] | None:
+        """Return the last policy of an independent learner that has no place, by name; None: it is not known, or they mix."""
+        boards = self.placement.boards
+        if boards is None or self.config.topology.run_policy != "best":
+            return None
+        policy = boards.policy_of(rank)
+        return policy and dict(zip(self.placement.names, policy, strict=True))
 
     def _reached_end(self) -> bool:
         """Return whether the run has reached an end; `exit` then says which."""
