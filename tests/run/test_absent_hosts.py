@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mmap
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from fake_placement import FakePlacement, Supervised, done, part, ready, told
@@ -13,6 +15,7 @@ from runs import pids_of
 from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import Mailboxes
 from gossamer.run.checkpoint_contents import RunPolicies
+from gossamer.run.finished import find_end
 from gossamer.run.host_protocol import Died
 from gossamer.run.load_policy import read_policy, saved_policy
 from gossamer.run.placements.shared_memory import PolicyBoards
@@ -213,3 +216,44 @@ def test_who_is_absent_is_not_evaluated_at_the_end(supervise):
     placement.unplace(1)
     run = supervise(placement, **SINGLE)
     assert run.scoring.others == [2]
+
+
+def test_a_goal_is_reached_by_those_that_are_there(supervise):
+    placement = FakePlacement([[ready(0), ready(2)]], num_hosts=3, ends_alone=False)
+    placement.unplace(1)
+    episodes = [told(x, 1, episodes=50) for x in (0, 2)]
+    placement.script += [[told(0), told(2)], episodes, [part(0), part(2)], [done(0), done(2)]]
+    run = supervise(placement, **SETTINGS, stop_at_return=1.0)
+    run.run()
+    assert str(run.supervisor.exit) == "done: stop_at_return reached"
+
+
+def test_returns_of_a_learner_that_is_lost_do_not_count(supervise):
+    placement = FakePlacement([[ready(0), ready(1)]], num_hosts=2)
+    placement.hosts[0].machine = "10.0.0.1"
+
+    def dies():
+        return [(1, Died("its node has died"))]
+
+    placement.on_replace = lambda: placement.unplace(1)
+    placement.script += [[told(1, episodes=60)], [told(0, episodes=60)], dies, [told(0, 2)]]
+    placement.script += [lambda: placement.place(1), [ready(1)], [told(0, 3)]]
+    run = supervise(placement, **SETTINGS)
+    run.run_script()
+    rows = [x for x in run.rows() if x["learner"] == 0]
+    there = [{key for key in row if key.startswith("learner/return_of_")} for row in rows]
+    both = {"learner/return_of_0", "learner/return_of_1"}
+    assert there == [both, {"learner/return_of_0"}, both]
+    assert [row["cluster/learners"] for row in rows] == [2, 1, 2]
+
+
+def test_a_finished_run_knows_who_was_there(supervise):
+    run = run_without(supervise, 1, SETTINGS)
+    saved = run.saved()
+    window = [(rank, [9.0] * 50, [1] * 50) for rank in (0, 2)]
+    window.append((1, [0.0], [1]))
+    recorder = msgspec.structs.replace(saved.recorder, window=window)
+    config = replace(run.config, total_env_steps=10**9, stop_at_return=8.0)
+    finished = find_end(config, run.folder, msgspec.structs.replace(saved, recorder=recorder))
+    assert finished is not None
+    assert finished.summary["mean_return_last_100"] == 9.0

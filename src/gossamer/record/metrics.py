@@ -72,7 +72,7 @@ METRICS: Mapping[str, Metric] = {
     "episodes": Metric("episodes", "finished training episodes"),
     "return_mean_100": Metric(
         "return",
-        "mean return of the last 100 training episodes, with unclipped rewards; with several learners, the same number of episodes from each",
+        "mean return of the last 100 training episodes, with unclipped rewards; with several learners, the same number of episodes from each; on a cluster, from each that has a place",
     ),
     "return_min_100": Metric("return", "smallest return of the last 100 training episodes"),
     "return_max_100": Metric("return", "largest return of the last 100 training episodes"),
@@ -216,6 +216,7 @@ METRICS: Mapping[str, Metric] = {
     "topology/messages_per_update": Metric("messages", "messages mixed per update"),
     "topology/bytes_per_update": Metric("bytes", "total size of the messages mixed per update"),
     "cluster/hosts": Metric("machines", "machines of the cluster that run learners now"),
+    "cluster/learners": Metric("learners", "learners that have a place on these machines now"),
     "cluster/restarts": Metric(
         "restarts", "times so far that a learner died and was started again"
     ),

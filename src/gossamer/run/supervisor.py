@@ -141,6 +141,9 @@ class Supervisor:
             self.checkpoints.begin()
             while not group.is_done:
                 group.events.extend(placement.poll())
+                # A learner that is lost would hold the run's mean where it was.
+                absent = set(range(self.config.num_learners)) - group.ranks
+                self.recorder.window.leave_out(absent)
                 while group.events:
                     self._hear(*group.events.popleft())
                 if explanation := group.explanation():
@@ -270,7 +273,7 @@ class Supervisor:
 
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self.recorder, self.placement.env_steps
-        apart, ranks = None, {rank for host in self._group.placed for rank in host.ranks}
+        apart, ranks = None, self._group.ranks
         if ranks <= self._group.ranks_told:  # the pace is that of all
             recorder.pace.on_version(env_steps, last=last)
             boards = self.placement.boards if self.config.num_learners > 1 else None
@@ -283,7 +286,8 @@ class Supervisor:
             hosts = self.placement.hosts
             # Of a cluster alone; nobody learns any more where all have told everything.
             if machines := {x.machine for x in hosts if x.machine and x.state.phase != "done"}:
-                row |= {"cluster/hosts": len(machines), "cluster/restarts": self.restarts}
+                row |= {"cluster/hosts": len(machines), "cluster/learners": len(ranks)}
+                row["cluster/restarts"] = self.restarts
         stops = recorder.on_rows(rows, env_steps, disagreement=apart, first=first)
         if stops and not last:
             self.stop.ask(Exit("stopped", ON_ROW))
