@@ -226,11 +226,17 @@ METRICS: Mapping[str, Metric] = {
     ),
     "share/evaluation": Metric(_SHARE, "share of wall time during which an evaluation ran"),
     "share/checkpoint": Metric(_SHARE, "share of the learner's time spent taking checkpoints"),
-    "cpu_percent": Metric("percent", "CPU use of all processes of the run; 100 is one core"),
-    "others_cpu_percent": Metric(
-        "percent", "CPU use of everything else on the machine; 100 is one core"
+    "cpu_percent": Metric(
+        "percent",
+        "CPU use of all processes of the run, environments' workers included; 100 is one core; on a cluster, of those on the supervisor's machine",
     ),
-    "memory_bytes": Metric("bytes", "resident memory of all processes of the run"),
+    "others_cpu_percent": Metric(
+        "percent", "CPU use of everything else on the same machine; 100 is one core"
+    ),
+    "memory_bytes": Metric(
+        "bytes",
+        "resident memory of the same processes; memory that several of them share counts for each",
+    ),
     "gpu_percent": Metric("percent", "utilisation of the GPU"),
     "gpu_memory_bytes": Metric("bytes", "GPU memory held by the run"),
     "evaluation_mean": Metric("return", "mean return of the last evaluation"),
