@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import mmap
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 import torch
 from fake_placement import FakePlacement, Supervised, done, part, ready, told
-from runs import pids_of
+from runs import SMALL, pids_of, state_of
 
+from gossamer.config import make_config
 from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import Mailboxes
-from gossamer.run.checkpoint_contents import RunPolicies
+from gossamer.record.checkpoint import CheckpointStore
+from gossamer.run.checkpoint_contents import RunPolicies, from_disk, policy_of, to_disk
 from gossamer.run.finished import find_end
 from gossamer.run.host_protocol import Died
 from gossamer.run.load_policy import read_policy, saved_policy
 from gossamer.run.placements.shared_memory import PolicyBoards
+from gossamer.run.snapshot import fill_absent_learners
+from gossamer.run.train import train
 
 SETTINGS: dict[str, Any] = {"topology": {"name": "gossip"}, "checkpoint_every_seconds": 0.0}
 SINGLE: dict[str, Any] = {**SETTINGS, "topology": {"name": "single"}}
@@ -198,6 +203,32 @@ def test_an_absent_learner_that_is_independent_keeps_its_own_policy(supervise):
     assert torch.equal(own["learner.algorithm.target.weight"], torch.full((2,), 7.0))
     assert not [x for x in own if x.startswith("learner.optimizer.")], "it begins anew"
     assert torch.equal(saved_policy(run.store.load(), 1).tensors["weight"], torch.full((2,), 7.0))
+
+
+def test_a_run_goes_on_with_what_a_learner_that_was_absent_had_learnt(tmp_path: Path) -> None:
+    given = {**SMALL, "algorithm": "impact", "num_learners": 2, "placement": "inline"}
+    given |= {"run_folder": str(tmp_path / "run"), "lag": "0", "total_env_steps": 1024}
+    config = make_config("CartPole-v1", given)
+    train(config, quiet=True)
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", 0)
+    found = store.load()
+    state = from_disk(found, 2)
+    own = policy_of(found.tensors, 1)
+    there = {0: state.learners[0]}
+    whose = fill_absent_learners(there, {1: state.learners[1].own_env_steps}, {}, lambda _: own)
+    assert whose == [(1, 1)]
+    filled = msgspec.structs.replace(state, learners=[there[0], there[1]], exact=False)
+    store.save(found.updates, *to_disk(filled))
+    config = replace(
+        config, total_env_steps=1088, optimizer=replace(config.optimizer, learning_rate=(1e-12,))
+    )
+    train(config, resume=tmp_path / "run", quiet=True)
+    learnt = policy_of(state_of(tmp_path / "run"), 1)
+    parameters = [
+        name for name in own if "moments" not in name and not name.endswith(("_mean", "_std"))
+    ]
+    assert parameters
+    assert all(torch.allclose(learnt[name], own[name], atol=1e-7) for name in parameters)
 
 
 def test_scores_of_a_learner_that_begins_with_the_policy_of_another_are_forgotten(supervise):

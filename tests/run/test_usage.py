@@ -120,7 +120,7 @@ def test_descendants_are_children_and_theirs(
     start: Start, monkeypatch: pytest.MonkeyPatch, told_by_kernel: bool
 ) -> None:
     if not told_by_kernel:
-        monkeypatch.setattr(usage, "_has_children_files", lambda: False)
+        monkeypatch.setattr(usage, "has_children_files", lambda: False)
     process, (child,) = start(FORKS, HOLDS)
     assert usage.descendants(process.pid) == {child}
     assert {process.pid, child} <= usage.descendants(psutil.Process().pid)

@@ -326,7 +326,7 @@ class Supervisor:
         if boards is None or self.config.topology.run_policy != "best":
             return None
         policy = boards.policy_of(rank)
-        return policy and dict(zip(self.placement.names, policy, strict=True))
+        return None if policy is None else dict(zip(self.placement.names, policy, strict=True))
 
     def _reached_end(self) -> bool:
         """Return whether the run has reached an end; `exit` then says which."""

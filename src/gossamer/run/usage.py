@@ -68,7 +68,7 @@ class Usage:
 
 def descendants(pid: int) -> set[int]:
     """Return the processes that one has started, and those that these have; none if there is no such process."""
-    if not _has_children_files():  # this reads of every process on the machine
+    if not has_children_files():  # this reads of every process on the machine
         with suppress(psutil.Error):
             return {child.pid for child in psutil.Process(pid).children(recursive=True)}
         return set()
@@ -82,7 +82,7 @@ def descendants(pid: int) -> set[int]:
 
 
 @cache
-def _has_children_files() -> bool:
+def has_children_files() -> bool:
     """Whether the kernel tells which children a thread has."""
     return Path(f"/proc/self/task/{threading.get_native_id()}/children").exists()
 
