@@ -15,6 +15,10 @@ from playing import play, returns_told
 from gossamer import cli
 from gossamer.config import make_config
 from gossamer.errors import ConfigError
+from gossamer.export.card import whose_in_words
+from gossamer.export.metadata import describe_run
+from gossamer.record.checkpoint import Checkpoint
+from gossamer.record.folder import RunFolder
 from gossamer.run.evaluate import evaluate
 from gossamer.run.train import train
 
@@ -129,6 +133,16 @@ def test_a_hub_folder_has_a_card_and_loads_again(
             with pytest.raises(ConfigError, match="is no folder of an exported policy"):
                 load_hub("card")
         path.write_bytes(held)
+
+
+def test_a_card_says_of_how_many_learners_a_policy_is_the_average(cartpole: Path) -> None:
+    config = make_config("CartPole-v1", {"topology.name": "gossip", "num_learners": 4})
+    held = {"num_learners": 4, "policy_of": None, "absent": [[1, 0], [3, 0]]}
+    found = Checkpoint(1, {}, held, cartpole)
+    told = describe_run(RunFolder.open(cartpole), config, found, "last", None)
+    assert (told["learner"], told["absent_learners"]) == ("average", [1, 3])
+    assert whose_in_words(told).endswith(", average of 2 of 4 learners")
+    assert whose_in_words({**told, "absent_learners": []}).endswith(", average of 4 learners")
 
 
 def test_a_file_that_answers_otherwise_is_not_written(

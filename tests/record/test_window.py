@@ -47,3 +47,30 @@ def test_learners_of_short_episodes_do_not_drown_the_others() -> None:
     again.load(window.state())
     assert again.metrics() == window.metrics()
     assert again.full
+
+
+def test_learners_that_are_absent_do_not_count_until_they_are_back() -> None:
+    window = Window(4)
+    for _ in range(30):
+        window.add(0, 100.0, 10)
+        window.add(1, 60.0, 10)
+        window.add(2, 1.0, 10)
+    assert not window.full, "learner 3 was never there"
+    window.leave_out({2, 3})
+    assert window.mean() == pytest.approx(80.0)
+    assert window.shares() == {0: 100.0, 1: 60.0}
+    assert window.metrics()["return_min_100"] == 60.0
+    assert not window.full, "60 episodes"
+    for _ in range(20):
+        window.add(0, 100.0, 10)
+        window.add(1, 60.0, 10)
+    assert window.full, "50 of each are 100"
+    assert [rank for rank, _, _ in window.state()] == [0, 1, 2], "it is kept"
+    assert window.mean_of(2) == 1.0
+    window.leave_out({3})
+    assert window.mean() == pytest.approx(161.0 / 3)
+    assert not window.full, "30 of learner 2"
+    window.leave_out(())
+    again = Window(4)
+    again.load(window.state())
+    assert again.metrics() == window.metrics()

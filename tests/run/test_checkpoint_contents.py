@@ -64,11 +64,9 @@ def test_a_saved_run_is_read_as_structs(checkpoint: Checkpoint) -> None:
 
 def test_a_saved_run_is_written_as_it_was(checkpoint: Checkpoint) -> None:
     tensors, facts = to_disk(from_disk(checkpoint, 2))
-    new = {"actors": 0}  # which the version that saved it did not have yet
-    assert json.loads(json.dumps(facts)) == {
-        **checkpoint.state,
-        "plan": {**new, **checkpoint.state["plan"]},
-    }
+    # Which the version that saved it did not have yet.
+    new: dict[str, Any] = {"absent": [], "plan": {"actors": 0, **checkpoint.state["plan"]}}
+    assert json.loads(json.dumps(facts)) == {**checkpoint.state, **new}
     assert tensors.keys() == checkpoint.tensors.keys()
     assert all(torch.equal(x, checkpoint.tensors[name]) for name, x in tensors.items())
 
@@ -202,6 +200,10 @@ def test_what_older_runs_have_not_written_is_filled_in(checkpoint: Checkpoint) -
         (("scores",), [[2, 1.0]], "policy_of"),
         (("scores",), [3], "scores[0]"),
         (("scores",), [[None, 1.0]], "scores[0][0]"),
+        (("absent",), [[2, 0]], "absent"),
+        (("absent",), [[1, 2]], "absent"),
+        (("absent",), [[0, 1], [1, 0]], "absent"),
+        (("absent",), [[1, -1]], "absent[0][1]"),
     ],
 )  # fmt: skip
 def test_what_is_damaged_is_named(

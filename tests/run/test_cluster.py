@@ -25,6 +25,7 @@ from waiting import wait_for
 from gossamer.config import make_config, to_dict
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.wire import Address
+from gossamer.record.folder import RunFolder
 from gossamer.run.train import train
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
@@ -316,6 +317,8 @@ def test_machines_join_and_leave_while_it_trains(tmp_path: Path, cluster: Any) -
     assert "learner 4 has joined, on " in log
     assert "Learner 4 died (on " in log
     learnt = summary_of(folder)["env_steps"]
+    (absent,) = RunFolder.open(folder).checkpoints().load().state["absent"]
+    assert absent == [4, 0], "in its place, a copy"
     # Whoever was away is in the checkpoint too.
     more: dict[str, Any] = {**settings, "total_env_steps": learnt + 300}
     run(folder, SLOW, **more, placement="inline", resume=True)

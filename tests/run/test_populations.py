@@ -254,6 +254,11 @@ def test_eval_tells_whose_policy_it_plays(
         ({"scores": [], "best_learner": 1}, ", which earned most in training"),
         ({"scores": [], "best_learner": None}, ""),
         ({"scores": [[0, 9.0]]}, ", the best evaluated"),  # before it was saved by its name
+        ({"scores": [[1, 9.0]], "best_learner": 1, "absent": [[0, 1]]}, ", the best evaluated"),
+        (
+            {"scores": [[0, 9.0]], "best_learner": 1, "absent": [[0, 0]]},
+            ", which earned most in training",
+        ),
     ],
 )
 def test_eval_tells_why_a_learner_is_the_one(
@@ -264,6 +269,17 @@ def test_eval_tells_why_a_learner_is_the_one(
     made = config(tmp_path, "topology.name", "single")
     text = whose_in_words(Checkpoint(1, {}, held, tmp_path), None, made)
     assert text == f"learner {best} of 2{why}, "
+
+
+def test_an_average_says_of_how_many_it_is(tmp_path: Path) -> None:
+    held = {"num_learners": 4, "policy_of": None, "absent": [[1, 0], [3, 0]]}
+    made = config(tmp_path, "topology.name", "gossip", num_learners=4)
+    found = Checkpoint(1, {}, held, tmp_path)
+    assert whose_in_words(found, None, made) == "average of 2 of 4 learners, "
+    assert (
+        whose_in_words(replace(found, state={**held, "absent": []}), None, made)
+        == "average of 4 learners, "
+    )
 
 
 def evaluated(folder: Path) -> list[int]:

@@ -97,6 +97,33 @@ def test_a_score_counts_once_there_are_100_episodes(tmp_path: Path) -> None:
     assert measure(run, "seconds_to_score", score=1e6) == NEVER
 
 
+def test_of_a_run_on_a_cluster_the_learners_that_are_there_count(tmp_path: Path) -> None:
+    """Learner 2 is never there, learner 1 is lost at 50 s and back at 100 s; each second an episode of each ends."""
+    rows = [
+        {"env_steps": 10 * second, "time_s": float(second), "return": 8.0 - 6 * rank, "learner": rank}
+        for second in range(1, 151)
+        for rank in (0, 1)
+        if rank == 0 or not 50 <= second < 100
+    ]  # fmt: skip
+    run = write_run(tmp_path / "run", rows)
+    told = [
+        {"learner": 0, "time_s": at, "cluster/learners": len(ranks), **{f"learner/return_of_{x}": 1.0 for x in ranks}}
+        for at, ranks in ((1.5, (0, 1)), (49.5, (0,)), (99.5, (0, 1)))
+    ]  # fmt: skip
+    own = {"learner": 1, "time_s": 60.0, "learner/return_mean_100": 1.0}
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(x) + "\n" for x in [*told[:2], own, told[2]])
+    )
+    points = {point.seconds: point for point in curve(run, 3)}  # the last of each second
+    assert [points[x].mean for x in (10.0, 49.0, 50.0, 99.0, 101.0, 150.0)] == [5, 5, 8, 8, 5, 5]
+    full = [x for x, point in points.items() if point.full]
+    assert full[0] == 100.0, "the fiftieth of learner 1; of learner 0 alone there were 99"
+    (run / "metrics.jsonl").unlink()
+    assert not any(point.full for point in curve(run, 3)), (
+        "as nobody tells that learner 2 is not there"
+    )
+
+
 def test_never_is_no_great_number_of_steps() -> None:
     """A mean over as many seeds as a trial may have tells if one of them never got there."""
     for seeds in (1, 3, MAX_SEEDS):

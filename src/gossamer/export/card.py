@@ -44,7 +44,7 @@ def model_card(
         "",
         f"# {algorithm} on {env}",
         "",
-        f"A policy trained by gossamer {_plain(description['gossamer'])}: {_whose(run)}.",
+        f"A policy trained by gossamer {_plain(description['gossamer'])}: {whose_in_words(run)}.",
         "",
         f"Protocol: {_plain(description['protocol'])}",
         "",
@@ -212,12 +212,15 @@ def _row(scores: Evaluation, episodes: str, seed: int) -> str:
     )
 
 
-def _whose(run: Mapping[str, Any]) -> str:
+def whose_in_words(run: Mapping[str, Any]) -> str:
+    """Say which policy of a run was exported."""
     found = f"checkpoint {_plain(run['checkpoint'])} of run {_plain(run['name'])}"
     if run["num_learners"] == 1:
         return found
     if run["learner"] == "average":
-        return f"{found}, average of {run['num_learners']} learners"
+        size = run["num_learners"]
+        there = size - len(run["absent_learners"])
+        return f"{found}, average of {there} {f'of {size} ' * (there < size)}learners"
     return f"{found}, learner {_plain(run['learner'])} of {run['num_learners']}"
 
 

@@ -8,7 +8,7 @@ import gossamer
 from gossamer.export.step import CARRY, input_of, outputs_of
 from gossamer.policies.actor_critic import MASKED
 from gossamer.record.metrics import plain
-from gossamer.run.checkpoint_contents import env_steps_of
+from gossamer.run.checkpoint_contents import PolicyOrigin, env_steps_of, facts_of
 from gossamer.run.load_policy import whose
 from gossamer.spec import nested_obs
 
@@ -64,6 +64,7 @@ def describe_run(
         "num_learners": config.num_learners,
         "checkpoint": which,
         "learner": whose(checkpoint, learner, config.num_learners),
+        "absent_learners": [rank for rank, _ in facts_of(checkpoint, PolicyOrigin).absent],
         "updates": checkpoint.updates,
         "env_steps": env_steps_of(checkpoint),
         "discount": config.algorithm.discount,

@@ -75,7 +75,7 @@ METRICS: Mapping[str, Metric] = {
     "episodes": Metric("episodes", "finished training episodes"),
     "return_mean_100": Metric(
         "return",
-        "mean return of the last 100 training episodes, with unclipped rewards; with several learners, the same number of episodes from each",
+        "mean return of the last 100 training episodes, with unclipped rewards; with several learners, the same number of episodes from each; on a cluster, from each that has a place",
     ),
     "return_min_100": Metric("return", "smallest return of the last 100 training episodes"),
     "return_max_100": Metric("return", "largest return of the last 100 training episodes"),
@@ -231,6 +231,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     "topology/bytes_per_update": Metric("bytes", "total size of the messages of a mixing"),
     "cluster/hosts": Metric("machines", "machines of the cluster that run learners now"),
+    "cluster/learners": Metric("learners", "learners that have a place on these machines now"),
     "cluster/restarts": Metric(
         "restarts", "times so far that a learner died and was started again"
     ),
@@ -243,11 +244,17 @@ METRICS: Mapping[str, Metric] = {
         "seconds of evaluations per second of wall time, counted in the row in which the evaluation ends, so it may exceed 1",
     ),
     "share/checkpoint": Metric(_SHARE, "share of the learner's time spent taking checkpoints"),
-    "cpu_percent": Metric("percent", "CPU use of all processes of the run; 100 is one core"),
-    "others_cpu_percent": Metric(
-        "percent", "CPU use of everything else on the machine; 100 is one core"
+    "cpu_percent": Metric(
+        "percent",
+        "CPU use of all processes of the run, environments' workers included; 100 is one core; on a cluster, of those on the supervisor's machine",
     ),
-    "memory_bytes": Metric("bytes", "resident memory of all processes of the run"),
+    "others_cpu_percent": Metric(
+        "percent", "CPU use of everything else on the same machine; 100 is one core"
+    ),
+    "memory_bytes": Metric(
+        "bytes",
+        "resident memory of the same processes; memory that several of them share counts for each",
+    ),
     "gpu_percent": Metric("percent", "utilisation of the GPU"),
     "gpu_memory_bytes": Metric("bytes", "GPU memory held by the run"),
     "evaluation_mean": Metric("return", "mean return of the last evaluation"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.readers import FolderReader, rows_in, table_in
-from gossamer.system.reading import number
+from gossamer.system.reading import number, whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,8 @@ MAX_SEEDS = 1000
 """Most seeds of a trial, so that the mean of its runs tells whether one of them never reached the score."""
 WINDOW = 100
 """Episodes behind a mean return, as in metrics.jsonl."""
+RETURN_OF = "learner/return_of_"
+"""Beginning of the names under which metrics.jsonl tells what each learner's share of these has earned."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Point:
     env_steps: float
     seconds: float
     mean: float
-    """Of the last 100 training episodes, or of all if there are fewer; of several learners as many of each."""
+    """Of the last 100 training episodes, or of all if there are fewer; of several learners as many of each that is there."""
     full: bool
     """Whether there are 100."""
 
@@ -50,27 +52,47 @@ def curve(run: Path | Reader, num_learners: int = 1) -> list[Point]:
     """Return the mean return over a run, a point for each training episode.
 
     Args:
-        run: its folder, or what reads it; episodes.jsonl may be missing or damaged.
+        run: its folder, or what reads it; episodes.jsonl may be missing or damaged. On a cluster, metrics.jsonl tells
+            which learners are there.
         num_learners: as the mean has as many episodes of each.
     """
-    each = -(-WINDOW // num_learners)
     own: dict[int, deque[float]] = {}
     sums: dict[int, float] = {}
     points: list[Point] = []
+    size, each, gone = num_learners, -(-WINDOW // num_learners), set[int]()
+    changes = deque(_learners_there(run) if num_learners > 1 else ())
     for row in rows_in(_reader(run), "episodes.jsonl"):
         learner, score = row.get("learner", 0), row.get("return")
         steps, seconds = row.get("env_steps"), row.get("time_s")
         if score is None or steps is None or seconds is None or not isinstance(learner, int):
             continue
-        last = own.setdefault(learner, deque())
+        while changes and changes[0][0] <= seconds:
+            _, size, told = changes.popleft()
+            each, gone = -(-WINDOW // size), {x for x in own if f"{RETURN_OF}{x}" not in told}
+            sums = {rank: sum(list(x)[-each:]) for rank, x in own.items()}
+        gone.discard(learner)
+        last = own.setdefault(learner, deque(maxlen=WINDOW + 1))
         last.append(score)
         sums[learner] = sums.get(learner, 0.0) + score
         if len(last) > each:
-            sums[learner] -= last.popleft()
-        mean = sum(sums[x] / len(own[x]) for x in own) / len(own)
-        full = len(own) == num_learners and all(len(x) == each for x in own.values())
+            sums[learner] -= last[-each - 1]
+        there = own.keys() - gone
+        mean = sum(sums[x] / min(len(own[x]), each) for x in there) / len(there)
+        full = len(there) == size and all(len(own[x]) >= each for x in there)
         points.append(Point(steps, seconds, mean, full))
     return points
+
+
+def _learners_there(run: Path | Reader) -> list[tuple[float, int, set[str]]]:
+    """Return moments of a cluster's run: seconds, how many learners have a place, and the names of what their shares have earned."""
+    found: list[tuple[float, int, set[str]]] = []
+    for row in rows_in(_reader(run), "metrics.jsonl"):
+        seconds, size = number(row.get("time_s")), whole(row.get("cluster/learners"))
+        if seconds is not None and size is not None and size > 0:
+            there = {name for name in row if name.startswith(RETURN_OF)}
+            if not found or (size, there) != found[-1][1:]:
+                found.append((seconds, size, there))
+    return found
 
 
 def area(points: list[Point], until: float = 0.0) -> float:

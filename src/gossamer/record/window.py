@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gossamer.system.ranges import Whole
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
 WINDOW = 100
 """Episodes behind a mean return."""
@@ -26,6 +26,7 @@ class Window:
     def __init__(self, num_learners: int):
         self._size = num_learners
         self._own: dict[int, deque[tuple[float, int]]] = {}  # by learner
+        self._absent: frozenset[int] = frozenset()
         self._lock = threading.Lock()
 
     def add(self, learner: int, episode_return: float, length: int) -> None:
@@ -34,11 +35,24 @@ class Window:
             own = self._own.setdefault(learner, deque(maxlen=WINDOW))
             own.append((episode_return, length))
 
+    def leave_out(self, absent: Iterable[int]) -> None:
+        """Let the means be those of the other learners from now on; what these have told is kept.
+
+        Args:
+            absent: learners that have no place, not all.
+        """
+        self._absent = frozenset(absent)
+
+    @property
+    def _num_there(self) -> int:
+        return self._size - len(self._absent)
+
     def _shares(self, episodes: int = WINDOW) -> dict[int, list[tuple[float, int]]]:
-        """Return each learner's share of the last episodes, of those that have finished one."""
-        each = -(-episodes // self._size)
+        """Return each learner's share of the last episodes, of those that are there and have finished one."""
+        each, absent = -(-episodes // self._num_there), self._absent
         with self._lock:
-            return {rank: list(own)[-each:] for rank, own in self._own.items() if own}
+            owns = self._own.items()
+            return {rank: list(own)[-each:] for rank, own in owns if own and rank not in absent}
 
     def mean(self, episodes: int = WINDOW) -> float | None:
         """Mean return, of several learners the mean of theirs; None before the first episode.
@@ -56,14 +70,14 @@ class Window:
             return _mean_return(own) if own else None
 
     def shares(self) -> dict[int, float]:
-        """Mean return of each learner's share of the last 100 episodes, whose mean `mean` is; of those that have finished one."""
+        """Mean return of each learner's share of the last 100 episodes, whose mean `mean` is; of those that are there and have finished one."""
         return {rank: _mean_return(share) for rank, share in sorted(self._shares().items())}
 
     @property
     def full(self) -> bool:
-        """Whether there are 100 episodes, or a learner's share of 100 of each."""
-        shares, each = self._shares().values(), -(-WINDOW // self._size)
-        return len(shares) == self._size and all(len(share) == each for share in shares)
+        """Whether there are 100 episodes, or a learner's share of 100 of each that is there."""
+        shares, each = self._shares().values(), -(-WINDOW // self._num_there)
+        return len(shares) == self._num_there and all(len(share) == each for share in shares)
 
     def metrics(self) -> dict[str, float]:
         """Return what rows of metrics tell of the episodes; nothing before the first."""

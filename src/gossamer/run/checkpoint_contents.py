@@ -108,6 +108,8 @@ class RunPolicies(msgspec.Struct, frozen=True):
     """Which of independent learners is the best; None: it is not known, or they mix."""
     scores: list[tuple[Whole, float]] | None = None
     """Mean return of each learner that was evaluated on its own, the latest last; None: an older run has not said."""
+    absent: list[tuple[Whole, Whole]] = []
+    """Learners that had no place, each with the learner whose policy is saved as its own: itself, or one that was there."""
 
 
 class RunState(Message, frozen=True):
@@ -168,6 +170,13 @@ class PolicyOrigin(RunPolicies, frozen=True):
         size = self.num_learners or 1
         if size > 1 and any(isinstance(rank, int) and rank >= size for rank in named):
             raise ValueError("policy_of")
+        away, givers = dict(self.absent), {whose for rank, whose in self.absent if rank != whose}
+        if (
+            len(away) >= size > 1
+            or max([*away, *givers], default=0) >= size
+            or givers & away.keys()
+        ):
+            raise ValueError("absent")
 
 
 Identity = tuple[int, int | Literal["average"]]

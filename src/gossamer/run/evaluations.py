@@ -15,7 +15,7 @@ from gossamer.system.devices import on_own_stream
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gossamer.config import TrainConfig
     from gossamer.record.exits import Exit
@@ -65,9 +65,9 @@ class Evaluations:
         """Seconds that evaluations may take by now, which a checkpoint keeps; None: there are none."""
         return None if self._evaluator is None else self._evaluator.budget
 
-    def state(self) -> RunPolicies:
-        """Return the scores of the learners so far, which a checkpoint keeps from now on."""
-        return self._scoring.state()
+    def state(self, absent: Mapping[int, int]) -> RunPolicies:
+        """Return the scores of the learners so far, which a checkpoint keeps from now on; arguments as of `Scoring`."""
+        return self._scoring.state(absent)
 
     def load_state(self, state: RunState) -> None:
         """Continue from a checkpoint's state."""

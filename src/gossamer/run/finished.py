@@ -59,6 +59,7 @@ def _reached(
     """
     record, window = state.recorder, Window(config.num_learners)
     window.load(record.window)
+    window.leave_out(rank for rank, _ in state.policies.absent)
     env_steps, updates, mean = state.env_steps, state.updates[0], window.mean()
     ended = end_of(
         config,

@@ -53,6 +53,11 @@ class HostGroup:
         return [host for host in hosts if host.state.is_placed] or hosts
 
     @property
+    def ranks(self) -> set[int]:
+        """The learners of hosts that have a place; all if none has."""
+        return {rank for host in self.placed for rank in host.ranks}
+
+    @property
     def is_done(self) -> bool:
         """Whether all that have a place have told everything."""
         return all(host.state.phase == "done" for host in self.placed)

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 def read_policy(folder: RunFolder) -> SavedPolicy:
     """Return a run's newest policy."""
-    return _saved_policy(_read_weights(folder, "last"), None)
+    return saved_policy(_read_weights(folder, "last"), None)
 
 
 def _read_weights(folder: RunFolder, which: str | int) -> Checkpoint:
@@ -92,9 +92,10 @@ def _misfit(path: str, reason: str) -> ConfigError:
     return ConfigError(f"{path} does not fit this network: {clipped(reason, 200)}{hint}")
 
 
-def _saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
+def saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
+    """Return the policy of a learner, or the run's (None): where learners mix, the average of those that had a place."""
     origin = facts_of(checkpoint, PolicyOrigin)
-    size = origin.num_learners or 1
+    size, absent = origin.num_learners or 1, dict(origin.absent)
     if learner is None:
         learner = origin.policy_of
     elif origin.num_learners is None and learner:
@@ -104,9 +105,16 @@ def _saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
     elif learner >= size:
         raise ConfigError(f"learner is {learner}, but the run has {size}: --learner {size - 1}")
     if learner is not None:
+        if (whose := absent.get(learner, learner)) != learner:
+            raise ConfigError(
+                f"learner {learner} was absent when {checkpoint.path} was saved, which holds in its place the policy of "
+                f"learner {whose}: --learner {whose}"
+            )
         return SavedPolicy.of(checkpoint, learner)
+    # Another's policy in place of one that was absent would count twice.
+    there = [rank for rank in range(size) if rank not in absent]
     everyone: list[dict[str, torch.Tensor]] = []
-    for rank in range(size):
+    for rank in there:
         everyone.append(policy_of(checkpoint.tensors, rank))
         if everyone[-1].keys() != everyone[0].keys():
             raise _misfit(str(checkpoint.path), f"learner {rank} is missing")
@@ -114,9 +122,9 @@ def _saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
     # Whole numbers, such as what a layer of one's own has counted, have no average: the first learner's stay.
     mixed = [name for name, x in average.items() if x.is_floating_point()]
     blend(
-        dict.fromkeys(range(size), 1.0 / size),
+        dict.fromkeys(range(len(there)), 1.0 / len(there)),
         0,
-        lambda rank: [everyone[rank][name] for name in mixed],
+        lambda i: [everyone[i][name] for name in mixed],
         [average[name] for name in mixed],
     )
     return SavedPolicy(average, str(checkpoint.path))
@@ -201,7 +209,7 @@ def policy_and_checkpoint(
     checkpoint = _read_weights(folder, which)
     refuse_misfit(config, spec, SavedPolicy.of(checkpoint), torso)
     policy = build_trained_policy(config, spec, interface, torso)
-    put_weights(policy, _saved_policy(checkpoint, learner))
+    put_weights(policy, saved_policy(checkpoint, learner))
     for warning in checkpoint.warnings:
         print(f"gossamer: {visible(warning)}", file=sys.stderr)
     return policy.requires_grad_(False).eval(), checkpoint
@@ -222,13 +230,15 @@ def whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainCon
     name, size = whose(checkpoint, learner, config.num_learners), config.num_learners
     if size == 1 or name is None:
         return ""
+    origin = facts_of(checkpoint, PolicyOrigin)
+    there = size - len(origin.absent)
     if name == "average":
-        return f"average of {size} learners, "
-    why, origin = "", facts_of(checkpoint, PolicyOrigin)
-    scores = origin.scores
+        return f"average of {there} {f'of {size} ' * (there < size)}learners, "
+    why, scores = "", origin.scores
     if learner is None and config.topology.run_policy == "best":
         why = ", the best evaluated" if scores is None or scores else ""
         # Until all had been evaluated.
-        if scores is not None and len(scores) < size and origin.best_learner is not None:
+        scored = {rank for rank, _ in scores or []} - dict(origin.absent).keys()
+        if scores is not None and len(scored) < there and origin.best_learner is not None:
             why = ", which earned most in training"
     return f"learner {name} of {size}{why}, "

@@ -10,7 +10,7 @@ from gossamer.run.best_policy import BestPolicy
 from gossamer.run.checkpoint_contents import RunPolicies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -64,23 +64,33 @@ class Scoring:
 
     def load_state(self, state: RunPolicies) -> None:
         """Continue from the `state` of a checkpoint."""
-        self._scores = dict(state.scores or [])
+        # A learner that begins with the policy of another has not earned this.
+        copies = {rank for rank, whose in state.absent if rank != whose}
+        self._scores = {rank: x for rank, x in state.scores or [] if rank not in copies}
         self.scores_saved, self.best_saved = dict(self._scores), state.best_learner
 
-    def state(self) -> RunPolicies:
-        """Return learners' scores, and whose policy is the run's by them."""
-        self.scores_saved, self.best_saved = dict(self._scores), self._best()
+    def state(self, absent: Mapping[int, int]) -> RunPolicies:
+        """Return learners' scores, and whose policy is the run's by them.
+
+        Args:
+            absent: learners without a place, and whose policies are saved in place of theirs.
+        """
+        there = [rank for rank in range(self._config.num_learners) if rank not in absent]
+        self.scores_saved, self.best_saved = dict(self._scores), self._best(there)
+        first = there[0] if self.best_saved is None else self.best_saved
         return RunPolicies(
-            policy_of=None if self._run_policy == "average" else self.best_saved or 0,
+            policy_of=None if self._run_policy == "average" else first,
             best_learner=self.best_saved,
             scores=list(self.scores_saved.items()),
+            absent=sorted(absent.items()),
         )
 
-    def _best(self) -> int | None:
-        size, scores = self._config.num_learners, dict(self._scores)  # an evaluator adds to them
-        if self._run_policy == "best" and len(scores) < size:
+    def _best(self, there: Sequence[int]) -> int | None:
+        known = dict(self._scores)  # an evaluator adds to them
+        scores = {rank: known[rank] for rank in there if rank in known}
+        if self._run_policy == "best" and len(scores) < len(there):
             # Until all have been evaluated, by what they earn in training.
-            earned = {rank: self._recorder.window.mean_of(rank) for rank in range(size)}
+            earned = {rank: self._recorder.window.mean_of(rank) for rank in there}
             scores = {rank: mean for rank, mean in earned.items() if mean is not None}
         return best_of(scores)
 
@@ -92,9 +102,10 @@ class Scoring:
 
     @property
     def others(self) -> list[int]:
-        """Independent learners whose policy is not the run's."""
+        """Independent learners that have a place, and whose policy is not the run's."""
         ranks = range(self._config.num_learners) if self._run_policy == "best" else ()
-        return [rank for rank in ranks if rank != (self.best_saved or 0)]
+        absent = self._placement.absent()
+        return [x for x in ranks if x != (self.best_saved or 0) and x not in absent]
 
     def on_evaluation(self, result: Evaluation, source: Source, params: list[Tensor]) -> None:
         """Record an evaluation; the run's policy may become the best."""

@@ -10,12 +10,12 @@ import msgspec
 from torch import Tensor
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.run.checkpoint_contents import LearnerState, RunState
+from gossamer.run.checkpoint_contents import POLICY, LearnerState, RunState
 from gossamer.system.blocks import copy_into, lay_out_like
 from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from gossamer.build.roles import LearnerBundle
     from gossamer.run.checkpoint_contents import InitialState
@@ -74,16 +74,25 @@ def copy_outside_heap(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def fill_absent_learners(
-    learners: dict[int, LearnerState], absent: Mapping[int, int], updates: Mapping[int, int]
-) -> None:
+    learners: dict[int, LearnerState],
+    absent: Mapping[int, int],
+    updates: Mapping[int, int],
+    own_policy: Callable[[int], Mapping[str, Tensor] | None],
+) -> list[tuple[int, int]]:
     """Add learners that have no place to the state of the others: a copy of one of these, with their own counts.
 
     Args:
         learners: state of those that are there.
         absent: env steps that each of the others has learnt from, by rank.
         updates: of all learners, at the snapshot before; checkpoints are numbered by them, and numbers never fall.
+        own_policy: returns the parameters and moments that such a learner goes on with, by their names in the network;
+            None: those of the copy.
+
+    Returns:
+        Each learner that was added, and the learner whose policy it has.
     """
-    donor = learners[min(learners)]
+    giver = min(learners)
+    donor, whose = learners[giver], list[tuple[int, int]]()
     # Two learners must not draw the same actions.
     tensors = {
         name: x
@@ -92,12 +101,24 @@ def fill_absent_learners(
     }
     for rank, env_steps in absent.items():
         if rank not in learners:
+            policy = own_policy(rank)
             learners[rank] = msgspec.structs.replace(
                 donor,
                 update=max(donor.update, updates.get(rank, 0)),
                 own_env_steps=env_steps,
-                tensors=tensors,
+                tensors=tensors if policy is None else _with_policy(tensors, policy),
             )
+            whose.append((rank, giver if policy is None else rank))
+    return whose
+
+
+def _with_policy(tensors: Mapping[str, Tensor], policy: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a learner's tensors with another policy, which begins as that of a learner that takes over does."""
+    # What the optimizer knows is of other parameters; so is how far a target policy lies behind.
+    held = {name: x for name, x in tensors.items() if not name.startswith("learner.optimizer.")}
+    for prefix in (POLICY, "learner.algorithm.target."):
+        held |= {prefix + name: x for name, x in policy.items() if prefix + name in held}
+    return held
 
 
 def is_repeatable(initial: InitialState | None, spec: EnvSpec) -> bool:

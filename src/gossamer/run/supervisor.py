@@ -35,6 +35,8 @@ from gossamer.run.stopping import end_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torch import Tensor
+
     from gossamer.config import TrainConfig
     from gossamer.record.folder import RunFolder
     from gossamer.record.requests import Requests
@@ -139,6 +141,9 @@ class Supervisor:
             self.checkpoints.begin()
             while not group.is_done:
                 group.events.extend(placement.poll())
+                # A learner that is lost would hold the run's mean where it was.
+                absent = set(range(self.config.num_learners)) - group.ranks
+                self.recorder.window.leave_out(absent)
                 while group.events:
                     self._hear(*group.events.popleft())
                 if explanation := group.explanation():
@@ -268,7 +273,7 @@ class Supervisor:
 
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self.recorder, self.placement.env_steps
-        apart, ranks = None, {rank for host in self._group.placed for rank in host.ranks}
+        apart, ranks = None, self._group.ranks
         if ranks <= self._group.ranks_told:  # the pace is that of all
             recorder.pace.on_version(env_steps, last=last)
             boards = self.placement.boards if self.config.num_learners > 1 else None
@@ -281,7 +286,8 @@ class Supervisor:
             hosts = self.placement.hosts
             # Of a cluster alone; nobody learns any more where all have told everything.
             if machines := {x.machine for x in hosts if x.machine and x.state.phase != "done"}:
-                row |= {"cluster/hosts": len(machines), "cluster/restarts": self.restarts}
+                row |= {"cluster/hosts": len(machines), "cluster/learners": len(ranks)}
+                row["cluster/restarts"] = self.restarts
         stops = recorder.on_rows(rows, env_steps, disagreement=apart, first=first)
         if stops and not last:
             self.stop.ask(Exit("stopped", ON_ROW))
@@ -292,7 +298,8 @@ class Supervisor:
             return
         learners = {rank: learner for part in parts for rank, learner in part.learners.items()}
         absent = self.placement.absent()
-        fill_absent_learners(learners, absent, self.checkpoints.updates)
+        updates = self.checkpoints.updates
+        filled = fill_absent_learners(learners, absent, updates, self._own_policy)
         ended = all(host.state.final is not None for host in self._group.placed)
         if ended:
             self._write_rows(self._group.last_rows, last=True)
@@ -303,7 +310,7 @@ class Supervisor:
             exact=not absent and all(part.exact for part in parts),
             recorder=self.recorder.state(self.placement.env_steps),
             evaluation_budget=self.evaluations.budget,
-            policies=self.evaluations.state(),
+            policies=self.evaluations.state(dict(filled)),
         )
         if self._group.ranks_told or ended:
             seconds = max(part.seconds for part in parts)
@@ -312,6 +319,14 @@ class Supervisor:
             self.checkpoints.initial = state
         self.checkpoints.final_snapshot_queued = ended
         self._group.release()
+
+    def _own_policy(self, rank: int) -> dict[str, Tensor] | None:
+        """Return the last policy of an independent learner that has no place, by name; None: it is not known, or they mix."""
+        boards = self.placement.boards
+        if boards is None or self.config.topology.run_policy != "best":
+            return None
+        policy = boards.policy_of(rank)
+        return None if policy is None else dict(zip(self.placement.names, policy, strict=True))
 
     def _reached_end(self) -> bool:
         """Return whether the run has reached an end; `exit` then says which."""

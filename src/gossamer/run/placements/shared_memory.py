@@ -82,6 +82,14 @@ class PolicyBoards:
         found = self.boxes.newest(rank, range(FAR))
         return -1 if found is None else found
 
+    def policy_of(self, rank: int) -> list[Tensor] | None:
+        """Return a copy of a learner's newest policy; None before the first."""
+        if self.newest(rank) < 0:
+            return None
+        policy = [torch.empty_like(x, device="cpu") for x in self._like]
+        self.average(policy, [rank])
+        return policy
+
     def updates(self, rank: int) -> int:
         """Return the updates behind a learner's newest version; 0 before the first."""
         return self._read(rank).at[0]
