@@ -68,6 +68,7 @@ def test_a_saved_run_is_written_as_it_was(checkpoint: Checkpoint) -> None:
     assert json.loads(json.dumps(facts)) == {
         **checkpoint.state,
         "plan": {**new, **checkpoint.state["plan"]},
+        "settings": {},
     }
     assert tensors.keys() == checkpoint.tensors.keys()
     assert all(torch.equal(x, checkpoint.tensors[name]) for name, x in tensors.items())
@@ -197,6 +198,7 @@ def test_what_older_runs_have_not_written_is_filled_in(checkpoint: Checkpoint) -
         (("recorder", "paced"), [float("inf"), 1], "recorder.paced[0]"),
         (("recorder", "episode_rows"), -1, "recorder.episode_rows"),
         (("evaluation_budget",), float("inf"), "evaluation_budget"),
+        (("settings",), [], "settings"),
         (("num_learners",), 3, "num_learners"),
         (("policy_of",), 2, "policy_of"),
         (("scores",), [[2, 1.0]], "policy_of"),

@@ -1,4 +1,4 @@
-"""What a resumed run keeps of its learners' records."""
+"""What a resumed run keeps of its learners' records, and of what its sessions were asked for."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runs import SMALL, rows_of
+from runs import SMALL, log_of, rows_of
 from sessions import QUICK
 
 import gossamer
 from gossamer import cli
 from gossamer.config import make_config
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.run.placements.this_process import ThisProcess
 from gossamer.run.train import train
 
 
@@ -72,6 +73,43 @@ def test_what_came_after_the_checkpoint_is_told(
     assert '"version": 99' not in (first.folder / "metrics.jsonl").read_text()
     gossamer.train(resume=first.folder, total_env_steps=again.summary["env_steps"] + 640)
     assert "came after" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "goes_on"),
+    [
+        # A2C takes every row for its own policy's.
+        ({"algorithm": "a2c"}, "4 envs, lag 0,"),
+        ({"lag": "0"}, "4 envs, lag 0,"),
+        ({"max_episode_steps": 6}, "resumed with new episodes (not exactly: max_episode_steps 0"),
+    ],
+)
+def test_what_a_session_was_asked_for_counts_though_it_has_saved_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any], goes_on: str
+) -> None:
+    settings: dict[str, Any] = {**SMALL, "placement": "inline", "algorithm": "impact"}
+    run = tmp_path / "run"
+    first = gossamer.train("CartPole-v1", **settings, run_folder=str(run), total_env_steps=128, quiet=True)  # fmt: skip
+    assert "4 envs, lag 1," in (run / "log.txt").read_text()
+
+    def die(*_: Any) -> None:
+        raise OSError(5, "the machine has gone")
+
+    with monkeypatch.context() as session, pytest.raises(RunFailed):
+        session.setattr(ThisProcess, "poll", die)
+        gossamer.train(resume=run, total_env_steps=256, quiet=True, **asked)
+    kept = log_of(run)
+    for steps in (384, 512):
+        result = gossamer.train(resume=run, total_env_steps=steps, quiet=True)
+        assert result.summary["env_steps"] >= steps > first.summary["env_steps"]
+        said = log_of(run)[len(kept) :]
+        told = [line for line in said if line.startswith("changed: ")]
+        if steps == 384:
+            assert [line for line in said if goes_on in line]
+            assert [line for line in told if line.split()[1].split(".")[0] in asked]
+        else:
+            assert [x.split()[1] for x in told] == ["total_env_steps"]
+        kept += said
 
 
 def test_what_train_returns_is_a_path(tmp_path: Path) -> None:

@@ -102,7 +102,9 @@ def fill_absent_learners(
 
 def is_repeatable(initial: InitialState | None, spec: EnvSpec) -> bool:
     """Return whether environments are to be brought back to where they were; not without a run's state."""
-    return isinstance(initial, RunState) and initial.exact and spec.exact_resume
+    if not isinstance(initial, RunState):
+        return False
+    return initial.exact and not initial.begins_anew and spec.exact_resume
 
 
 def part_of(initial: InitialState | None, ranks: range) -> InitialState | None:

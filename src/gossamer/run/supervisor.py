@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gossamer.config import to_dict
 from gossamer.errors import RunFailed
 from gossamer.record.exits import ON_ROW, Exit
 from gossamer.run import user_messages
@@ -304,6 +305,7 @@ class Supervisor:
             recorder=self.recorder.state(self.placement.env_steps),
             evaluation_budget=self.evaluations.budget,
             policies=self.evaluations.state(),
+            settings=to_dict(self.config),
         )
         if self._group.ranks_told or ended:
             seconds = max(part.seconds for part in parts)

@@ -320,7 +320,8 @@ class _Session:
         """Return a checkpoint of this run, with the tensors of these ranks."""
         mine = tensors_of(ranks, replays=self.config.checkpoint_replay)
         found = self.folder.checkpoints().load(which, mine)
-        return from_disk(found, self.config.num_learners)
+        state = from_disk(found, self.config.num_learners)
+        return resume.with_changes(state, self.config, self.plan, self.prepared.before)
 
     def _open(self) -> tuple[RunFolder, Recorder]:
         config = self.config
