@@ -137,11 +137,11 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
         plan = make_plan(config, spec, machine)
     else:
         # From Python nobody says what was asked for; what differs was.
-        differing = changes(before, to_dict(config))
+        differing = changes(last, to_dict(config))
         given = set(asked.config_given) or {name for name, _, _ in differing}
+        config = for_this_machine(config, machine, given, state.plan)
         # What the last session was asked for counts, though it has saved nothing.
         given |= {name for name, _, _ in changes(before, last)}
-        config = for_this_machine(config, machine, given, state.plan)
         plan, remark = resumed_plan(state.plan, config, spec, machine, given, before)
         state = with_changes(state, config, plan, before)
     processes = len(layout.ranks) if layout else 0
