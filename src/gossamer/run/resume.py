@@ -87,6 +87,8 @@ def why_not_exact(
             why.append("processes share a replay")
     if state is None:
         return why
+    if None not in (state.plan.lag, plan.lag) and state.plan.lag != plan.lag:
+        why.append(f"lag {state.plan.lag} -> {plan.lag}")
     why += sums_changed(state.plan, plan)
     if config.checkpoint_replay and begins_empty(config, state):
         why.append("replays are empty, the checkpoint was written without --checkpoint-replay")

@@ -188,6 +188,8 @@ def _restore_acting(parts: LearnerBundle, state: LearnerState, *, exact: bool) -
         if isinstance(like, Tensor) and not begun_without:
             _refuse_other_form(f"actor.{name}", held, like)
     back = parts.actor.load_state_dict(state.part("actor."), exact=exact)
+    # What waited and is dropped here has not been learnt from, and its steps are taken anew.
+    parts.actor.env_steps = state.own_env_steps
     for i in range(parts.plan.lag or 0) if exact else ():
         if not any(name.startswith(f"queue.{i}.") for name in held):
             break
@@ -196,6 +198,8 @@ def _restore_acting(parts: LearnerBundle, state: LearnerState, *, exact: bool) -
             name = f"queue.{i}.{field}"
             _refuse_other_form(name, held, target)
             target.copy_(held[name])
+        slot.env_steps = int(slot.valid.sum())
+        parts.actor.env_steps += slot.env_steps
         parts.queue.put(slot)
     return back
 
