@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NOT_BACK = "environments did not come back to where they were"
 """Why a resumed run has begun new episodes, and will again."""
+LOST = "an actor died while its environments were brought back"
+"""Why a resumed run has begun new episodes, this once."""
 MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 """Errors that are raised where a checkpoint's content is not of the kind that is expected."""
 
@@ -123,26 +125,27 @@ def part_of(initial: InitialState | None, ranks: range) -> InitialState | None:
     return msgspec.structs.replace(initial, learners=learners, recorder=recorder)
 
 
-def restore(learners: HostLearners, initial: InitialState) -> bool:
+def restore(learners: HostLearners, initial: InitialState) -> str:
     """Continue from the state of the same environment, network and number of learners, or begin with a policy.
 
     Its tensors are given up: what replays hold would be in memory twice, for the whole run.
 
     Returns:
-        Whether environments that were to be brought back are; otherwise all of a learner's have begun new
-        episodes, and snapshots of the learners are not exact from now on.
+        Why environments that were to be brought back are not; empty: they are. All of a learner's have begun new
+        episodes then, or those of an actor that has died, and snapshots of the learners are not exact from now on.
     """
     if not isinstance(initial, RunState):
         for parts in learners.parts:
             parts.policy.load_state_dict(initial.tensors)
             parts.policy.refresh()
             parts.learner.replay.fill_first()
-        return True
+        return ""
     updates = [learner.update for learner in initial.learners]
     versions = [learner.version for learner in initial.learners]
-    back = True
+    whys: set[str] = set()
     for parts in learners.parts:
-        back &= _restore(parts, initial)
+        if not _restore(parts, initial):
+            whys.add(NOT_BACK if parts.actor.exact else LOST)
         topology = parts.learner.topology
         mixings = versions if topology.every == "versions" else updates
         if len(set(mixings)) > 1 and topology.staleness < FOREVER:
@@ -150,8 +153,8 @@ def restore(learners: HostLearners, initial: InitialState) -> bool:
             parts.learner.align(
                 update=max(updates), version=max(versions), env_steps=initial.env_steps
             )
-    learners.exact &= back
-    return back
+    learners.exact &= not whys
+    return max(whys, key=(LOST, NOT_BACK).index, default="")
 
 
 def _restore(parts: LearnerBundle, initial: RunState) -> bool:

@@ -30,7 +30,7 @@ from gossamer.run.host_protocol import (
     SnapshotSent,
 )
 from gossamer.run.slow_calls import at_work
-from gossamer.run.snapshot import NOT_BACK, fill_absent_learners
+from gossamer.run.snapshot import LOST, NOT_BACK, fill_absent_learners
 from gossamer.run.stopping import end_of
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ class Supervisor:
         if differs is not None:
             self.folder.note(user_messages.env_facts(self.placement.spec))
             told = user_messages.new_episodes_in_words(self.placement.spec)
-            if differs == NOT_BACK:
+            if differs in (NOT_BACK, LOST):
                 told = f"not resumed exactly after all: {differs}; new episodes have begun"
             if differs:
                 self.recorder.say(told)
