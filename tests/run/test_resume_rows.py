@@ -112,6 +112,23 @@ def test_what_a_session_was_asked_for_counts_though_it_has_saved_nothing(
         kept += said
 
 
+def test_time_goes_on_behind_what_was_evaluated_last(tmp_path: Path) -> None:
+    """The last checkpoint is taken before the last evaluation."""
+    settings: dict[str, Any] = {**SMALL, "evaluation": {"every_seconds": 1000.0, "episodes": 2}}
+    run = tmp_path / "run"
+    gossamer.train("CartPole-v1", **settings, run_folder=str(run), total_env_steps=256, quiet=True)
+    rows = rows_of(run, "evaluation")
+    rows[-1]["time_s"] += 50.0
+    (run / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    gossamer.train(resume=run, total_env_steps=512, quiet=True)
+    session = json.loads((run / "meta.json").read_text())["sessions"][-1]
+    assert session["seconds_before"] == rows[-1]["time_s"]
+    added = rows_of(run, "evaluation")[len(rows) :]
+    assert added
+    assert min(row["time_s"] for row in added) > rows[-1]["time_s"]
+    assert json.loads((run / "summary.json").read_text())["seconds"] > rows[-1]["time_s"]
+
+
 def test_what_train_returns_is_a_path(tmp_path: Path) -> None:
     settings = {**SMALL, "placement": "inline", "run_folder": str(tmp_path / "run")}
     trained = gossamer.train("CartPole-v1", **settings, total_env_steps=128, quiet=True)
