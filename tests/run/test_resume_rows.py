@@ -95,9 +95,10 @@ def test_what_a_session_was_asked_for_counts_though_it_has_saved_nothing(
     def die(*_: Any) -> None:
         raise OSError(5, "the machine has gone")
 
-    with monkeypatch.context() as session, pytest.raises(RunFailed):
+    with monkeypatch.context() as session:
         session.setattr(ThisProcess, "poll", die)
-        gossamer.train(resume=run, total_env_steps=256, quiet=True, **asked)
+        with pytest.raises(RunFailed):
+            gossamer.train(resume=run, total_env_steps=256, quiet=True, **asked)
     kept = log_of(run)
     for steps in (384, 512):
         result = gossamer.train(resume=run, total_env_steps=steps, quiet=True)

@@ -266,7 +266,9 @@ def from_disk(checkpoint: Checkpoint, num_learners: int) -> RunState:
     path, facts = checkpoint.path, checkpoint.state
     if facts_of(checkpoint, PolicyOrigin).num_learners not in (None, num_learners):
         raise _damaged(path, "num_learners")
-    facts = _with_older_facts({**facts, "learners": [], "begins_anew": [], "folder": str(path)}, path)
+    facts = _with_older_facts(
+        {**facts, "learners": [], "begins_anew": [], "folder": str(path)}, path
+    )
     state = _typed({**facts, "policies": facts}, RunState, path)
     state.learners.extend(_learners_from_disk(checkpoint, num_learners))
     if state.updates.get(0) != checkpoint.updates:

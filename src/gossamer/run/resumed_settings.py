@@ -34,8 +34,7 @@ RUNS_OWN = (*KEPT_PLAN, "lag", "max_episode_steps")
 SUMS = ("device", "precision", "micro_batch_rows", "learner_threads", "actor_threads")
 """Values of the plan that follow from the machine and decide the last bits of sums."""
 EPISODES = tuple(
-    f"env.{x}"
-    for x in ("frame_skip", "noop_max", "sticky", "fire_reset", "stuck_steps", "family")
+    f"env.{x}" for x in ("frame_skip", "noop_max", "sticky", "fire_reset", "stuck_steps", "family")
 )
 """Settings that decide, beside the plan's `max_episode_steps`, what becomes of an episode that is played again."""
 ARITHMETIC = ("hardware", "torch")
