@@ -419,21 +419,24 @@ def test_cut_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
 def test_each_learners_rows_are_cut_by_its_own_updates(tmp_path: Path) -> None:
     for name in ("metrics", "evaluation"):
         log = JsonLog(tmp_path / f"{name}.jsonl")
-        for updates in (2, 4, 6, 8):
+        for updates in (1, 2, 4, 6, 8):
             # The run's env steps, those of faster learners included: they say nothing of one learner.
             for learner in (0, 1, 2, "average"):
-                log.write({"env_steps": 100 * updates, "updates": updates, "learner": learner})
+                row = {"env_steps": 100 * updates, "updates": updates, "learner": learner}
+                log.write({"time_s": 2.0 * updates if name == "metrics" else 0.5, **row})
         log.close()
-    RunFolder(tmp_path).cut(env_steps=300, updates={0: 4, 1: 7, 2: 1})
+    kept_until = RunFolder(tmp_path).cut(env_steps=300, updates={0: 4, 1: 7, 2: 1})
+    assert kept_until == 12.0, "of learner 1, after six updates"
     for name in ("metrics", "evaluation"):
         kept: dict[int | str, list[int]] = {}
         steps: list[int] = []
         for row in read_rows(tmp_path / f"{name}.jsonl"):
             kept.setdefault(row["learner"], []).append(row["updates"])
             steps.append(row["env_steps"])
-        assert kept == {0: [2, 4], 1: [2, 4, 6], "average": [2, 4]}
+        # Of the average's policies that of the slowest learner is counted.
+        assert kept == {0: [1, 2, 4], 1: [1, 2, 4, 6], 2: [1], "average": [1]}
         # What was written when others had already gone on is older than the checkpoint all the same.
-        assert steps == [200, 200, 200, 300, 300, 300, 300]
+        assert steps == [100, 100, 100, 100, 200, 200, 300, 300, 300]
 
 
 def test_a_cut_and_repeated_run_logs_the_same_as_an_uninterrupted_one(tmp_path: Path) -> None:

@@ -208,7 +208,11 @@ def test_an_actor_that_dies_while_it_is_brought_back_is_replaced(
     train(make_config("CartPole-v1", settings), resume=str(folder), quiet=True)
     log = (folder / "log.txt").read_text()
     assert "actor 0 has died (signal 9); a new one begins new episodes" in log
+    assert "not exactly: an actor died while its environments were brought back" in log
     assert summary_of(folder)["exit_reason"] == "done: total_env_steps reached"
+    meta = json.loads((folder / "meta.json").read_text())
+    assert meta["env_comes_back"], "that says nothing of the environments"
+    assert meta["env_differs"] == ""
 
 
 def test_an_actor_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None:

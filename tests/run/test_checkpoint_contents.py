@@ -65,7 +65,11 @@ def test_a_saved_run_is_read_as_structs(checkpoint: Checkpoint) -> None:
 def test_a_saved_run_is_written_as_it_was(checkpoint: Checkpoint) -> None:
     tensors, facts = to_disk(from_disk(checkpoint, 2))
     # Which the version that saved it did not have yet.
-    new: dict[str, Any] = {"absent": [], "plan": {"actors": 0, **checkpoint.state["plan"]}}
+    new: dict[str, Any] = {
+        "absent": [],
+        "settings": {},
+        "plan": {"actors": 0, **checkpoint.state["plan"]},
+    }
     assert json.loads(json.dumps(facts)) == {**checkpoint.state, **new}
     assert tensors.keys() == checkpoint.tensors.keys()
     assert all(torch.equal(x, checkpoint.tensors[name]) for name, x in tensors.items())
@@ -195,6 +199,7 @@ def test_what_older_runs_have_not_written_is_filled_in(checkpoint: Checkpoint) -
         (("recorder", "paced"), [float("inf"), 1], "recorder.paced[0]"),
         (("recorder", "episode_rows"), -1, "recorder.episode_rows"),
         (("evaluation_budget",), float("inf"), "evaluation_budget"),
+        (("settings",), [], "settings"),
         (("num_learners",), 3, "num_learners"),
         (("policy_of",), 2, "policy_of"),
         (("scores",), [[2, 1.0]], "policy_of"),

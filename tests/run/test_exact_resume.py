@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 import torch
-from runs import SMALL, assert_resumes, assert_same, assert_same_state, config, state_of
+from runs import (
+    SMALL,
+    assert_resumes,
+    assert_same,
+    assert_same_state,
+    config,
+    log_of,
+    state_of,
+)
 from sessions import QUICK, slow, summary_of
 
 from gossamer import cli
@@ -95,6 +103,31 @@ def test_an_outer_step_may_begin_and_end_with_changed_settings(tmp_path: Path) -
         train(now, resume=str(folder) if steps > 128 else None, quiet=True)
         kept = [name for name in state_of(folder) if name.startswith("learner.outer.")]
         assert bool(kept) == (settings is OUTER)
+
+
+@pytest.mark.parametrize("topology", ["gossip", "diffusion"])
+def test_learners_whose_versions_end_early_are_resumed_in_their_midst(
+    tmp_path: Path, topology: str
+) -> None:
+    """What they have not heard of each other by then is in no checkpoint."""
+    mixing = {"name": topology, "max_staleness": "never", "every": "versions"}
+    ppo = {"passes": 2, "num_minibatches": 2, "max_kl_nats": 1e-4}
+    given = {**SMALL, "topology": mixing, "num_learners": 3, "algorithm": {"ppo": ppo}}
+    made = make_config("CartPole-v1", {**given, "placement": "inline", "learner_threads": 1})
+    optimizer = dataclasses.replace(made.optimizer, learning_rate=(3e-3,))
+    made = dataclasses.replace(made, optimizer=optimizer, total_env_steps=64 * 3 * 12)
+    one, two = (dataclasses.replace(made, run_folder=str(tmp_path / x)) for x in ("one", "two"))
+    assert_resumes(one, two, 64 * 3 * 4)
+
+
+def test_what_waits_and_is_not_learnt_is_not_counted(tmp_path: Path) -> None:
+    for steps, lag, resume in ((256, "1", None), (512, "0", str(tmp_path))):
+        changed = config("CartPole-v1", tmp_path, steps, placement="inline", lag=lag)
+        train(changed, resume=resume, quiet=True)
+    held = CheckpointStore(tmp_path / "checkpoints", 0).load("last").state["held"]
+    assert held["actor.env_steps"] == held["learner.own_env_steps"]
+    (said,) = [line for line in log_of(tmp_path) if line.startswith("resumed ")]
+    assert said.startswith("resumed (not exactly: lag 1 -> 0) at ")
 
 
 def test_another_seed_differs(tmp_path: Path) -> None:

@@ -152,6 +152,36 @@ def test_a_run_of_before_the_trial_is_tried_when_it_is_resumed(tmp_path: Path) -
     assert meta_of(tmp_path)["env_comes_back"] is False
 
 
+@pytest.mark.parametrize(
+    ("change", "told", "placement"),
+    [
+        # Ten steps of each episode were played at the checkpoint.
+        ({"max_episode_steps": 6}, "max_episode_steps 0 -> 6", "inline"),
+        ({"max_episode_steps": 6}, "max_episode_steps 0 -> 6", "local"),
+        ({"env": {"stuck_steps": 6}}, "env.stuck_steps none -> 6", "inline"),
+    ],
+)
+def test_where_other_limits_end_episodes_new_ones_begin(
+    tmp_path: Path, change: dict[str, Any], told: str, placement: str
+) -> None:
+    name = "leaky_envs:Unpaid"
+    settings: dict[str, Any] = {"placement": placement, "unroll_length": 10, "lag": "0"}
+    train(config(name, tmp_path, 40, **settings), quiet=True)
+    assert exact(tmp_path)
+    changed = config(name, tmp_path, 120, **settings, **change)
+    train(changed, resume=str(tmp_path), quiet=True)
+    (said,) = [line for line in log_of(tmp_path) if line.startswith("resumed ")]
+    assert said.startswith(f"resumed with new episodes (not exactly: {told}) at ")
+    assert {length for _, _, length in returns_of(tmp_path)} == {6}
+    assert meta_of(tmp_path)["env_comes_back"], "they would, with the same limits"
+    assert exact(tmp_path)
+    longer = config(name, tmp_path, 200, **settings, **change)
+    train(longer, resume=str(tmp_path), quiet=True)
+    said = [line for line in log_of(tmp_path) if line.startswith("resumed ")][-1]
+    assert said.startswith("resumed exactly at ")
+    assert {length for _, _, length in returns_of(tmp_path)} == {6}
+
+
 @pytest.mark.parametrize("placement", ["inline", "local"])
 def test_a_resumed_run_may_be_stopped_before_it_learns(
     tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch

@@ -88,11 +88,13 @@ def test_from_a_gpu_to_a_cpu(tmp_path: Path, on: Any) -> None:
     train(config(PONG, tmp_path, 32, lag="1"), quiet=True)
     found = last(tmp_path)
     tensors = {**found.tensors, "actor.generator": torch.zeros(16, dtype=torch.uint8)}
-    CheckpointStore(tmp_path / "checkpoints", 0).save(found.updates, tensors, found.state)
-    rewrite(tmp_path, device="cuda", precision="bf16", micro_batch_rows=36, hardware="GPU 80")
     saved = json.loads((tmp_path / "config.json").read_text())
+    assert saved == found.state["settings"]
     saved |= {"device": "cuda"}
     (tmp_path / "config.json").write_text(json.dumps(saved))
+    state = {**found.state, "settings": saved}
+    CheckpointStore(tmp_path / "checkpoints", 0).save(found.updates, tensors, state)
+    rewrite(tmp_path, device="cuda", precision="bf16", micro_batch_rows=36, hardware="GPU 80")
     longer = make_config(settings={"total_env_steps": 64}, resume=str(tmp_path))
     assert longer.device == "cuda"
     result = train_command(

@@ -6,6 +6,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from fake_placement import FakePlacement, done, part, ready, told
 from waiting import wait_for
@@ -13,6 +14,7 @@ from waiting import wait_for
 from gossamer.errors import RunFailed
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.exits import Exit
+from gossamer.run.checkpoint_contents import RunPolicies
 from gossamer.run.host_protocol import FINAL, Died, Failed, Notice
 
 SYNCHRONOUS = {"topology": {"name": "diffusion"}}
@@ -235,6 +237,39 @@ def test_a_group_that_cannot_do_without_a_member_goes_back(supervise):
     assert run.went_back == 1
     assert [x for x in placement.asked if isinstance(x, str)] == ["start", "end", "start", "end"]
     assert not [x for x in placement.asked if x[0] == "replace"]
+
+
+def test_a_group_that_begins_again_has_what_is_left_for_evaluations(supervise):
+    placement, made = FakePlacement([]), list[Any]()
+
+    def make_evaluator() -> Any:
+        def nothing(*_: Any) -> None: ...
+
+        made.append(SimpleNamespace(budget=1.0, report_to=nothing, close=nothing))
+        return made[-1]
+
+    placement.make_evaluator = make_evaluator
+    evaluations = supervise(placement).supervisor.evaluations
+    evaluations.load_state(SimpleNamespace(policies=RunPolicies(), evaluation_budget=7.0))
+    evaluations.begin()
+    assert evaluations.budget == 7.0
+    made[-1].budget = 2.0
+    evaluations.begin()
+    assert evaluations.budget == 2.0, "the checkpoint's was granted once"
+
+
+def test_scores_that_came_after_the_last_update_are_saved(supervise):
+    run = supervise(FakePlacement([[ready()], [told(last=True), part()], [done()]]))
+    run.run()
+    state = run.saved()
+    written = (state_file := run.store.folder / "1" / "state.json").stat().st_mtime_ns
+    run.checkpoints.save(state)
+    run.checkpoints.wait()
+    assert state_file.stat().st_mtime_ns == written, "nothing is new"
+    scored = RunPolicies(policy_of=0, best_learner=0, scores=[(0, 9.0)])
+    run.checkpoints.save(msgspec.structs.replace(state, policies=scored))
+    run.checkpoints.wait()
+    assert run.saved().policies == scored
 
 
 def test_the_first_error_that_is_told_ends_the_run(supervise):

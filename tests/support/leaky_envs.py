@@ -127,6 +127,14 @@ class UnseededReward(Repeats):
         return obs, float(np.random.default_rng().uniform()), over, cut, info
 
 
+class Unpaid(Repeats):
+    """Pays nothing."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, over, cut, info = super().step(action)
+        return obs, 0.0, over, cut, info
+
+
 class NanReward(Repeats):
     """Pays what is no number, the same every time."""
 

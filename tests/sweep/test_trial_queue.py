@@ -200,26 +200,44 @@ def test_where_no_combination_can_work_that_is_said(tmp_path: Path) -> None:
         queue.next()
 
 
+def evaluated(queue: TrialQueue, run: PlannedRun, mark: int, mean: float) -> None:
+    """Let a run have been evaluated at so many twentieths."""
+    steps = mark * queue.trials[0].config.total_env_steps // 20
+    row = {"mean": mean, "env_steps": steps, "time_s": 1.0, "learner": 0}
+    run.folder.mkdir(parents=True, exist_ok=True)
+    with (run.folder / "evaluation.jsonl").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+
+
 def test_the_pruner_looks_at_the_first_seed(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="Optuna is an optional extra")
     folder = made(tmp_path, "grid", 'seeds = 2\npruner = "halving"')
     queue = TrialQueue(folder)
     queue.say = lambda _: None
 
-    def evaluated(run: PlannedRun, mark: int, mean: float) -> None:
-        steps = mark * queue.trials[0].config.total_env_steps // 20
-        row = {"mean": mean, "env_steps": steps, "time_s": 1.0, "learner": 0}
-        run.folder.mkdir(parents=True, exist_ok=True)
-        with (run.folder / "evaluation.jsonl").open("a") as file:
-            file.write(json.dumps(row) + "\n")
-
     runs = [next_of(queue) for _ in range(4)]
     for run, mean in zip(runs, (100.0, 100.0, 1.0, 1.0), strict=True):
-        evaluated(run, 1, mean)
+        evaluated(queue, run, 1, mean)
     assert list(queue.unwanted(runs)) == [], "a twentieth of the training says little"
     for run, mean in zip(runs, (100.0, 100.0, 1.0, 1.0), strict=True):
-        evaluated(run, 4, mean)
+        evaluated(queue, run, 4, mean)
     assert {x.name for x in queue.unwanted(runs)} == {"001/s1", "001/s2"}
+
+
+def test_a_sweep_that_goes_on_judges_no_trial_again_where_it_was_judged(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="Optuna is an optional extra")
+    folder = made(tmp_path, "grid", 'pruner = "halving"')
+    queue = TrialQueue(folder)
+    runs = [next_of(queue) for _ in range(4)]
+    for run, mean in zip(runs, (50.0, 60.0, 70.0, 80.0), strict=True):
+        evaluated(queue, run, 4, mean)
+        assert list(queue.unwanted([run])) == [], "none was better until then"
+    again = TrialQueue(SweepFolder(folder.path, folder.sweep))
+    again.say = lambda _: None
+    assert list(again.unwanted(runs[::-1])) == []
+    for run, mean in zip(runs, (50.0, 60.0, 70.0, 80.0), strict=True):
+        evaluated(queue, run, 12, mean)
+    assert {x.name for x in again.unwanted(runs[::-1])} >= {"000/s1", "001/s1"}
 
 
 def test_a_pruned_trial_stays_so_and_others_know_of_it(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ from gossamer.record.readers import (
 from gossamer.record.requests import take
 from gossamer.record.runs import find_run
 from gossamer.record.software import describe_machine, git_state, package_versions
-from gossamer.system.reading import clipped, expand, mapping, quoted, read_plain
+from gossamer.system.reading import clipped, expand, mapping, number, quoted, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -339,24 +339,32 @@ class RunFolder:
 
     def cut(
         self, env_steps: int, updates: Mapping[int, int], *, episodes: int | None = None
-    ) -> None:
-        """Drop the log rows later than a checkpoint. Files are replaced whole.
+    ) -> float:
+        """Drop the log rows later than a checkpoint, and return the run's time at the last of the others. Files are replaced whole.
 
         Args:
             env_steps: The checkpoint's; rows that tell no updates, as episodes, go if they have more.
-            updates: The checkpoint's, by learner; a row goes if its own learner had made fewer. Learner 0's
+            updates: The checkpoint's, by learner; a row goes if its own learner had made fewer. Those of the slowest
                 count for rows of the average of all. A row that stays was perhaps written a little after it
                 was made, when other learners had gone on: it tells no more env steps than the checkpoint.
             episodes: Keep exactly this many rows of `episodes.jsonl` instead of going by env_steps.
         """
+        last, slowest = 0.0, min(updates.values())
 
         def kept(row: dict[str, Any]) -> dict[str, Any] | None:
+            nonlocal last
+            new = cut_back(row)
+            if new is not None:
+                last = max(last, number(row.get("time_s")) or 0.0)
+            return new
+
+        def cut_back(row: dict[str, Any]) -> dict[str, Any] | None:
             late = (row.get("env_steps") or 0) > env_steps
             if row.get("updates") is None:
                 return None if late else row
             learner = row.get("learner", 0)
-            whose = learner if isinstance(learner, int) else 0
-            if row["updates"] > updates.get(whose, updates[0]):
+            most = updates.get(learner, updates[0]) if isinstance(learner, int) else slowest
+            if row["updates"] > most:
                 return None
             return {**row, "env_steps": env_steps} if late else row
 
@@ -366,6 +374,7 @@ class RunFolder:
             else:
                 keep_rows(self.path / name, kept)
         self._rewrite_monitors()
+        return last
 
     def _rewrite_monitors(self) -> None:
         # The CSVs repeat episodes.jsonl, so they are made from it: a kill between the two writes

@@ -151,9 +151,9 @@ class Learner:
                         if x.shape == p.shape] + self.outer_step.mixed()  # fmt: skip
         return [*self.policy.parameters(), *moments, *averages]
 
-    def join(self, peers: Peers, *, seed: int, late: bool = False,
+    def join(self, peers: Peers, *, seed: int, late: bool = False, in_turn: bool = False,
              collective: Collective | None = None) -> None:  # fmt: skip
-        """Mix with the other learners from now on; `seed` is the run's, `late`: they are running."""
+        """Mix with the other learners from now on; `seed` is the run's, `late`: they are running, `in_turn`: in this thread."""
         self.mixer = Mixer(self.topology, peers, self.mixed(), seed=seed, collective=collective)
         self._updates.grouped = self.topology.mixes == "gradients"
         began = self.mixer.begin(self._mixing, self._own_env_steps, late=late)
@@ -164,6 +164,8 @@ class Learner:
         # In lock-step one that is through early goes on posting, for those that wait for it and until
         # its moments are mixed.
         self._keeps_pace = self.topology.staleness < FOREVER
+        # Nobody is quicker than others there. What one had not heard of a version would be in no checkpoint.
+        self._keeps_pace |= in_turn and self.topology.every == "versions"
 
     def take_over(self, *, update: int, version: int, own_env_steps: int, env_steps: int) -> None:
         """Count on from here; the parameters are others'. Where every update is mixed, joining says which is next."""

@@ -124,6 +124,10 @@ class RunState(Message, frozen=True):
     evaluation_budget: Number | None = None
     """Seconds that evaluations may take; None: there was no evaluator."""
     policies: RunPolicies = RunPolicies()
+    settings: dict[str, Any] = {}
+    """Under which it was learnt; empty: an older run has not said."""
+    begins_anew: list[str] = []
+    """Changed settings because of which the run goes on with new episodes, in words; they are not on disk."""
     folder: str = ""
     """Of the checkpoint that it was read from, for messages."""
 
@@ -256,6 +260,7 @@ def to_disk(state: RunState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "recorder": msgspec.structs.asdict(state.recorder),
         "num_learners": len(state.learners),
         "evaluation_budget": state.evaluation_budget,
+        "settings": state.settings,
         **msgspec.structs.asdict(state.policies),
     }
     return tensors, facts
@@ -270,7 +275,9 @@ def from_disk(checkpoint: Checkpoint, num_learners: int) -> RunState:
     path, facts = checkpoint.path, checkpoint.state
     if facts_of(checkpoint, PolicyOrigin).num_learners not in (None, num_learners):
         raise _damaged(path, "num_learners")
-    facts = _with_older_facts({**facts, "learners": [], "folder": str(path)}, path)
+    facts = _with_older_facts(
+        {**facts, "learners": [], "begins_anew": [], "folder": str(path)}, path
+    )
     state = _typed({**facts, "policies": facts}, RunState, path)
     state.learners.extend(_learners_from_disk(checkpoint, num_learners))
     if state.updates.get(0) != checkpoint.updates:

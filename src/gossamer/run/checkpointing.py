@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import CheckpointStore
-    from gossamer.run.checkpoint_contents import RunState
+    from gossamer.run.checkpoint_contents import RunPolicies, RunState
     from gossamer.run.stopping import Stop
 
 
@@ -48,7 +48,8 @@ class Checkpointing:
         # The longest.
         self._snapshot_seconds = self._sending_seconds = self._writing_seconds = 0.0
         self._at = time.monotonic()
-        self._saved: dict[int, int] = {}  # updates behind the last that this session has saved
+        # Updates behind the last that this session has saved, and its scores.
+        self._saved: tuple[dict[int, int], RunPolicies] | None = None
 
     def load_state(self, state: RunState) -> None:
         """Continue from a checkpoint's state."""
@@ -91,22 +92,23 @@ class Checkpointing:
         return bool(every) and time.monotonic() - self._at >= every and not waits
 
     def save(self, state: RunState, *, seconds: float = 0.0) -> None:
-        """Begin to write a run's state, unless this session has saved one of as many updates.
+        """Begin to write a run's state, unless this session has saved one of as many updates and the same scores.
 
         Args:
             state: of the run; nobody else writes its tensors.
             seconds: that learning has paused for it.
         """
-        self.updates = updates = state.updates
+        self.updates = state.updates
+        saved = state.updates, state.policies
         self._snapshot_seconds = max(self._snapshot_seconds, seconds)
-        if updates != self._saved or self.failed:
+        if saved != self._saved or self.failed:
             self.wait()  # the one before it may still be written
             if not self.failed:
                 self._before = self.saved_env_steps
             self._error, self.saved_env_steps = None, state.env_steps
             self._thread = threading.Thread(target=self._write, args=[state], name="checkpoint")
             self._thread.start()
-        self._at, self._saved = time.monotonic(), updates
+        self._at, self._saved = time.monotonic(), saved
 
     def save_initial(self) -> None:
         """Begin to write the state that was kept, if there is one, so that the run can be resumed from any moment on."""
@@ -120,7 +122,7 @@ class Checkpointing:
 
     def forget(self) -> None:
         """Forget what this session has saved: the run goes back to an earlier checkpoint."""
-        self._saved, self.initial, self.final_snapshot_queued = {}, None, False
+        self._saved, self.initial, self.final_snapshot_queued = None, None, False
 
     def take_failure(self) -> BaseException | None:
         """Return why a checkpoint could not be written, once for each of them."""

@@ -76,14 +76,16 @@ class Evaluations:
 
     def begin(self) -> None:
         """Make the evaluator, at first and when a group starts again."""
+        # What was spent in this session, before the group began again, stays spent.
+        kept = self._kept_budget if self._evaluator is None else self._evaluator.budget
         self.close()
         if self._placement.boards is not None:
             self._placement.boards.evaluate_learner_next(self._scoring.next_learner)
         self._evaluator, self._thread = self._placement.make_evaluator(), None
         if self._evaluator is not None:
             self._evaluator.report_to(self._scoring)
-            if self._kept_budget is not None:
-                self._evaluator.budget = self._kept_budget
+            if kept is not None:
+                self._evaluator.budget = kept
         self._scoring.evaluated_at = time.monotonic()
         self._spent_until = (0.0, time.monotonic())
 

@@ -24,10 +24,10 @@ from gossamer.run.finished import Finished, find_end
 from gossamer.run.load_policy import read_policy, refuse_misfit, refuse_other_best
 from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.recorder import refuse_missing_writers
-from gossamer.run.resume import known_to_differ
+from gossamer.run.resume import known_to_differ, with_changes
 from gossamer.run.resumed_settings import changes, for_this_machine, refuse_changes, resumed_plan
 from gossamer.system.devices import use_deterministic_algorithms
-from gossamer.system.reading import visible
+from gossamer.system.reading import mapping, visible
 
 if TYPE_CHECKING:
     import os
@@ -76,7 +76,7 @@ class Prepared:
     folder: RunFolder | None
     """Of the run that is continued; None: it is new."""
     before: Mapping[str, Any]
-    """Its settings until now; empty: it is new."""
+    """The settings under which its checkpoint was learnt; empty: it is new."""
     state: RunState | None
     """That is continued from; of its tensors those of learners in this process."""
     replays: list[str]
@@ -106,14 +106,17 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
     refuse_no_videos(config)
     refuse_full_shared_memory(config)
     layout = layout_of(config)
-    checkpoint, state, before = None, None, dict[str, Any]()
+    checkpoint, state = None, None
+    before, last = dict[str, Any](), dict[str, Any]()
     if folder is not None:
         # What goes to other processes is loaded when they start.
         ranks = range(0 if layout else config.num_learners)
         mine = tensors_of(ranks, replays=config.checkpoint_replay)
-        checkpoint, before = folder.checkpoints().load("last", mine), folder.read_settings()
+        checkpoint, last = folder.checkpoints().load("last", mine), folder.read_settings()
+        # The last session may have ended before it saved anything.
+        before = mapping(checkpoint.state.get("settings")) or last
         if config.env.mask in (None, "auto"):  # it stays where it was found
-            found = {name: before.get("env", {}).get(name) for name in ("mask", "mask_form")}
+            found = {name: mapping(before.get("env")).get(name) for name in ("mask", "mask_form")}
             config = replace(config, env=replace(config.env, **found))
         refuse_changes(before, to_dict(config))
         state = from_disk(checkpoint, config.num_learners)
@@ -134,10 +137,13 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
         plan = make_plan(config, spec, machine)
     else:
         # From Python nobody says what was asked for; what differs was.
-        differing = changes(before, to_dict(config))
+        differing = changes(last, to_dict(config))
         given = set(asked.config_given) or {name for name, _, _ in differing}
         config = for_this_machine(config, machine, given, state.plan)
+        # What the last session was asked for counts, though it has saved nothing.
+        given |= {name for name, _, _ in changes(before, last)}
         plan, remark = resumed_plan(state.plan, config, spec, machine, given, before)
+        state = with_changes(state, config, plan, before)
     processes = len(layout.ranks) if layout else 0
     if plan.device != "cpu":
         use_deterministic_algorithms(config.deterministic)

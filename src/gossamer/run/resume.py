@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from gossamer.build.replays import capacity_of, form_of, kept_replays
+from gossamer.config import to_dict
 from gossamer.errors import ConfigError
 from gossamer.record.readers import FolderReader, table_in
 from gossamer.replay.replay import columns_lost
-from gossamer.run.resumed_settings import sums_changed
+from gossamer.run.resumed_settings import episodes_changed, sums_changed
 from gossamer.system.prefixes import without_prefix
 
 if TYPE_CHECKING:
@@ -26,6 +29,24 @@ def known_to_differ(folder: RunFolder) -> str | None:
     """Return why a run's environments do not come back, as was found before; empty: they do, None: not known."""
     found = table_in(FolderReader(folder.path), "meta.json").get("env_differs")
     return found if isinstance(found, str) else None
+
+
+def with_changes(
+    state: RunState, config: TrainConfig, plan: Plan, before: Mapping[str, Any]
+) -> RunState:
+    """Return a run's state that says which changed settings let its episodes begin anew.
+
+    To play an episode again under other limits would take an environment past an end that the run knows of, or leave
+    it at one that the run does not know of.
+
+    Args:
+        state: of the run, to continue from.
+        config: settings to continue with.
+        plan: to continue with.
+        before: the run's settings until then, if the state does not say.
+    """
+    found = list(episodes_changed(state.settings or before, to_dict(config), state.plan, plan))
+    return msgspec.structs.replace(state, begins_anew=found)
 
 
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:
@@ -54,6 +75,8 @@ def why_not_exact(
         why.append("lag is free")
     if spec.differs:
         why.append(spec.differs)
+    if state is not None:
+        why += state.begins_anew
     if len(config.replays) > 1 and not config.checkpoint_replay:
         why.append("replays are empty, --checkpoint-replay saves what they hold")
     if config.placement != "inline" and config.num_learners > 1:
@@ -64,6 +87,8 @@ def why_not_exact(
             why.append("processes share a replay")
     if state is None:
         return why
+    if None not in (state.plan.lag, plan.lag) and state.plan.lag != plan.lag:
+        why.append(f"lag {state.plan.lag} -> {plan.lag}")
     why += sums_changed(state.plan, plan)
     if config.checkpoint_replay and begins_empty(config, state):
         why.append("replays are empty, the checkpoint was written without --checkpoint-replay")

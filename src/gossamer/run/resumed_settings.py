@@ -33,6 +33,10 @@ RUNS_OWN = (*KEPT_PLAN, "lag", "max_episode_steps")
 """Values of the plan that a run keeps on every machine, unless they are asked for anew."""
 SUMS = ("device", "precision", "micro_batch_rows", "learner_threads", "actor_threads")
 """Values of the plan that follow from the machine and decide the last bits of sums."""
+EPISODES = tuple(
+    f"env.{x}" for x in ("frame_skip", "noop_max", "sticky", "fire_reset", "stuck_steps", "family")
+)
+"""Settings that decide, beside the plan's `max_episode_steps`, what becomes of an episode that is played again."""
 ARITHMETIC = ("hardware", "torch")
 """Values of the plan that say what computes; empty where an older checkpoint does not say."""
 
@@ -53,6 +57,25 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[tu
     for name in sorted({*old, *new}):
         if old.get(name) != new.get(name):
             yield name, old.get(name), new.get(name)
+
+
+def episodes_changed(
+    before: Mapping[str, Any], after: Mapping[str, Any], saved: Plan, plan: Plan
+) -> Generator[str]:
+    """Say which settings have changed without which an episode that is played again takes another course, or another end.
+
+    Args:
+        before: settings under which episodes were begun.
+        after: settings to continue with.
+        saved: the plan that the run had.
+        plan: to continue with.
+    """
+    limits = saved.max_episode_steps, plan.max_episode_steps
+    if limits[0] != limits[1]:
+        yield f"max_episode_steps {limits[0]} -> {limits[1]}"
+    for name, old, new in changes(before, after):
+        if name in EPISODES:
+            yield f"{name} {_in_words(old)} -> {_in_words(new)}"
 
 
 def for_this_machine(
@@ -111,7 +134,8 @@ def resumed_plan(
     Raises:
         ConfigError: what was asked for anew does not fit the checkpoint.
     """
-    if dict(_flat(before)).get("algorithm.name") != config.algorithm.name:
+    same = dict(_flat(before)).get("algorithm.name") == config.algorithm.name
+    if not same or (saved.lag != 0 and not config.algorithm.bears_lag):
         given = {*given, "lag"}  # a lag that one algorithm corrects may mislead another
     kept = {name: getattr(saved, name) for name in RUNS_OWN if name not in given}
     if "lag" in kept:
@@ -149,8 +173,13 @@ def sums_changed(saved: Plan, plan: Plan) -> list[str]:
 
 
 def _changed(names: Iterable[str], saved: Plan, plan: Plan) -> list[str]:
+    """Say which values of a plan have changed; what an older checkpoint does not say (0, "") has not."""
     values = [(name, getattr(saved, name), getattr(plan, name)) for name in names]
     return [f"{name} {old} -> {new}" for name, old, new in values if old and old != new]
+
+
+def _in_words(value: Any) -> Any:
+    return "none" if value is None else value
 
 
 def _more_threads(saved: Plan, plan: Plan, fresh: Plan) -> str:
@@ -167,7 +196,7 @@ def _more_threads(saved: Plan, plan: Plan, fresh: Plan) -> str:
 
 def _refuse(name: str, old: Any, new: Any) -> None:
     if old != new:
-        old, new = ("none" if x is None else x for x in (old, new))
+        old, new = _in_words(old), _in_words(new)
         raise ConfigError(
             f"{name} is {new}, but this run was begun with {old}, which a resumed run keeps; leave it "
             "out, or start a new run from this one's policy with --init-from RUN"

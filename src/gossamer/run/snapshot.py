@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 NOT_BACK = "environments did not come back to where they were"
 """Why a resumed run has begun new episodes, and will again."""
+LOST = "an actor died while its environments were brought back"
+"""Why a resumed run has begun new episodes, this once."""
 MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 """Errors that are raised where a checkpoint's content is not of the kind that is expected."""
 
@@ -123,7 +125,9 @@ def _with_policy(tensors: Mapping[str, Tensor], policy: Mapping[str, Tensor]) ->
 
 def is_repeatable(initial: InitialState | None, spec: EnvSpec) -> bool:
     """Return whether environments are to be brought back to where they were; not without a run's state."""
-    return isinstance(initial, RunState) and initial.exact and spec.exact_resume
+    if not isinstance(initial, RunState):
+        return False
+    return initial.exact and not initial.begins_anew and spec.exact_resume
 
 
 def part_of(initial: InitialState | None, ranks: range) -> InitialState | None:
@@ -142,26 +146,27 @@ def part_of(initial: InitialState | None, ranks: range) -> InitialState | None:
     return msgspec.structs.replace(initial, learners=learners, recorder=recorder)
 
 
-def restore(learners: HostLearners, initial: InitialState) -> bool:
+def restore(learners: HostLearners, initial: InitialState) -> str:
     """Continue from the state of the same environment, network and number of learners, or begin with a policy.
 
     Its tensors are given up: what replays hold would be in memory twice, for the whole run.
 
     Returns:
-        Whether environments that were to be brought back are; otherwise all of a learner's have begun new
-        episodes, and snapshots of the learners are not exact from now on.
+        Why environments that were to be brought back are not; empty: they are. All of a learner's have begun new
+        episodes then, or those of an actor that has died, and snapshots of the learners are not exact from now on.
     """
     if not isinstance(initial, RunState):
         for parts in learners.parts:
             parts.policy.load_state_dict(initial.tensors)
             parts.policy.refresh()
             parts.learner.replay.fill_first()
-        return True
+        return ""
     updates = [learner.update for learner in initial.learners]
     versions = [learner.version for learner in initial.learners]
-    back = True
+    whys: set[str] = set()
     for parts in learners.parts:
-        back &= _restore(parts, initial)
+        if not _restore(parts, initial):
+            whys.add(NOT_BACK if parts.actor.exact else LOST)
         topology = parts.learner.topology
         mixings = versions if topology.every == "versions" else updates
         if len(set(mixings)) > 1 and topology.staleness < FOREVER:
@@ -169,8 +174,8 @@ def restore(learners: HostLearners, initial: InitialState) -> bool:
             parts.learner.align(
                 update=max(updates), version=max(versions), env_steps=initial.env_steps
             )
-    learners.exact &= back
-    return back
+    learners.exact &= not whys
+    return max(whys, key=(LOST, NOT_BACK).index, default="")
 
 
 def _restore(parts: LearnerBundle, initial: RunState) -> bool:
@@ -207,6 +212,8 @@ def _restore_acting(parts: LearnerBundle, state: LearnerState, *, exact: bool) -
         if isinstance(like, Tensor) and not begun_without:
             _refuse_other_form(f"actor.{name}", held, like)
     back = parts.actor.load_state_dict(state.part("actor."), exact=exact)
+    # What waited and is dropped here has not been learnt from, and its steps are taken anew.
+    parts.actor.env_steps = state.own_env_steps
     for i in range(parts.plan.lag or 0) if exact else ():
         if not any(name.startswith(f"queue.{i}.") for name in held):
             break
@@ -215,6 +222,8 @@ def _restore_acting(parts: LearnerBundle, state: LearnerState, *, exact: bool) -
             name = f"queue.{i}.{field}"
             _refuse_other_form(name, held, target)
             target.copy_(held[name])
+        slot.env_steps = int(slot.valid.sum())
+        parts.actor.env_steps += slot.env_steps
         parts.queue.put(slot)
     return back
 

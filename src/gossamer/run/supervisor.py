@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gossamer.config import to_dict
 from gossamer.errors import RunFailed
 from gossamer.record.exits import ON_ROW, Exit
 from gossamer.run import user_messages
@@ -29,7 +30,7 @@ from gossamer.run.host_protocol import (
     SnapshotSent,
 )
 from gossamer.run.slow_calls import at_work
-from gossamer.run.snapshot import NOT_BACK, fill_absent_learners
+from gossamer.run.snapshot import LOST, NOT_BACK, fill_absent_learners
 from gossamer.run.stopping import end_of
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ class Supervisor:
         if differs is not None:
             self.folder.note(user_messages.env_facts(self.placement.spec))
             told = user_messages.new_episodes_in_words(self.placement.spec)
-            if differs == NOT_BACK:
+            if differs in (NOT_BACK, LOST):
                 told = f"not resumed exactly after all: {differs}; new episodes have begun"
             if differs:
                 self.recorder.say(told)
@@ -311,6 +312,7 @@ class Supervisor:
             recorder=self.recorder.state(self.placement.env_steps),
             evaluation_budget=self.evaluations.budget,
             policies=self.evaluations.state(dict(filled)),
+            settings=to_dict(self.config),
         )
         if self._group.ranks_told or ended:
             seconds = max(part.seconds for part in parts)

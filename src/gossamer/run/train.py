@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from gossamer.build.evaluation_tasks import tasks_in_words
 from gossamer.config import (
     FOR_REPLAYS,
@@ -320,7 +322,8 @@ class _Session:
         """Return a checkpoint of this run, with the tensors of these ranks."""
         mine = tensors_of(ranks, replays=self.config.checkpoint_replay)
         found = self.folder.checkpoints().load(which, mine)
-        return from_disk(found, self.config.num_learners)
+        state = from_disk(found, self.config.num_learners)
+        return resume.with_changes(state, self.config, self.plan, self.prepared.before)
 
     def _open(self) -> tuple[RunFolder, Recorder]:
         config = self.config
@@ -365,7 +368,7 @@ class _Session:
                 **known,
                 **self._origin(code_in(settings)),
             }
-            before = self.state.recorder.seconds if self.state else 0.0
+            before = self._cut_rows() if self.state else 0.0
             folder.write_start(
                 settings,
                 self._layers(),
@@ -377,7 +380,10 @@ class _Session:
             if mixing := mixing_rows(self.config):
                 folder.write_json("mixing.json", mixing)
             if self.state is not None:
-                self._cut_back()
+                self._drop_future()
+                # What came after the checkpoint was taken, as its last evaluation, has taken time too.
+                recorder = msgspec.structs.replace(self.state.recorder, seconds=before)
+                self.state = msgspec.structs.replace(self.state, recorder=recorder)
                 supervisor.load_state(self.state)
                 self.watch.ends_at -= before
             self.recorder.open(resumed_at=self.state.env_steps if self.state else None)
@@ -405,24 +411,29 @@ class _Session:
             )
             return {}
 
-    def _cut_back(self) -> None:
-        """Drop what was written after the checkpoint: it is another future."""
+    def _cut_rows(self) -> float:
+        """Drop the rows that were written after the checkpoint: they are another future; return the run's time so far."""
         folder, state = self.folder, self.state
         env_steps, updates, episodes = 0, {0: 0}, 0
         if state is not None:
             env_steps, updates = state.env_steps, state.updates
             episodes = state.recorder.episode_rows
         self.lost_env_steps = max(folder.env_steps_told() - env_steps, 0)
-        folder.cut(env_steps, updates, episodes=episodes)
-        folder.checkpoints().discard_after(updates[0])
-        (folder.path / "summary.json").unlink(missing_ok=True)
+        last = folder.cut(env_steps, updates, episodes=episodes)
+        return last if state is None else max(last, state.recorder.seconds)
+
+    def _drop_future(self) -> None:
+        """Drop the checkpoints and the summary of what came after the checkpoint."""
+        self.folder.checkpoints().discard_after(self.state.updates[0] if self.state else 0)
+        (self.folder.path / "summary.json").unlink(missing_ok=True)
 
     def _go_back(self) -> bool:
         """Return to the last checkpoint, or the beginning, in the midst of a session; whether there is one."""
         there = self.folder.checkpoints().list()
         self.state = self._read_state("last", range(0)) if there else None
         self.recorder.close_files()
-        self._cut_back()
+        self._cut_rows()
+        self._drop_future()
         self.recorder.go_back(self.state.recorder if self.state else None)
         self.recorder.open_files(resumed_at=self.state.env_steps if self.state else 0)
         return self.state is not None

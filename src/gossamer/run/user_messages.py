@@ -13,6 +13,7 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.exits import exit_of
 from gossamer.record.runs import VIDEOS
 from gossamer.run.placements.process_layout import layout_of
+from gossamer.run.snapshot import LOST
 from gossamer.system.reading import quoted
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def env_facts(spec: EnvSpec) -> dict[str, Any]:
     As meta.json holds it.
     """
     parts = spec.action.parts or (("", spec.action),)
+    differs = "" if spec.differs == LOST else spec.differs
     return {
         "protocol": spec.protocol,
         "observes": [
@@ -54,8 +56,8 @@ def env_facts(spec: EnvSpec) -> dict[str, Any]:
             }
             for name, part in parts
         ],
-        "env_comes_back": spec.exact_resume,
-        "env_differs": spec.differs,
+        "env_comes_back": not differs,
+        "env_differs": differs,
     }
 
 

@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
@@ -138,6 +139,8 @@ class SweepFolder:
             )
         trial = self._trial(number, cast("dict[str, Any]", chosen))
         trial.pruned = held.get("pruned") is True
+        judged = held.get("judged")  # older sweeps have not said
+        trial.judged = judged if type(judged) is int else 0
         return trial
 
     def _trial(self, number: int, chosen: dict[str, Any]) -> Trial:
@@ -177,9 +180,18 @@ class SweepFolder:
         trial.pruned = True
         write_text(trial.folder / TRIAL, _record(trial))
 
+    def let_go_on(self, trial: Trial, until: int) -> None:
+        """Write down up to which moment a pruner has let a trial go on."""
+        if until > trial.judged:
+            trial.judged = until
+            with suppress(OSError):  # of a full disk
+                write_text(trial.folder / TRIAL, _record(trial))
+
 
 def _record(trial: Trial) -> str:
     held = {"number": trial.number, "chosen": trial.chosen, "pruned": trial.pruned}
+    if trial.judged:
+        held["judged"] = trial.judged
     return json.dumps(held, indent=1) + "\n"
 
 

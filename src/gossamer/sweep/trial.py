@@ -29,6 +29,8 @@ class Trial:
     runs: list[PlannedRun]
     pruned: bool = False
     """Stopped early, as others were better at that time."""
+    judged: int = 0
+    """Moment, of those that trials have in common, up to which a pruner has let it go on; 0: none yet."""
     failure: str = ""
     """Reason why one of its runs cannot go on; not kept, so that the next sweep tries again."""
     values: tuple[float, ...] = ()

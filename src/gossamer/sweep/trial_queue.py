@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.record.objectives import evaluations, is_done
+from gossamer.record.objectives import MARKS, evaluations, is_done
 from gossamer.sweep.pool import RunQueue
 from gossamer.sweep.search import Study
 from gossamer.sweep.trial import settings_in_words, worth_in_words
@@ -66,6 +66,7 @@ class TrialQueue(RunQueue):
             # Of one that trains the first look reports: pruners say once that it was worse.
             self._tell(trial)
             return
+        self._report(trial, until=trial.judged)
         self._folder.write_settings(trial)
         self.pending += [run for run in trial.runs if not is_done(run.folder)]
 
@@ -151,27 +152,32 @@ class TrialQueue(RunQueue):
                 trial = self.trials[number]
                 if trial.pruned or trial.values or trial.failure:
                     continue
-                if self._report(trial) or self._study.should_prune(number):
+                worse, last = self._report(trial)
+                if worse or self._study.should_prune(number):
                     # First: it must not be resumed, whatever comes between.
                     self._folder.prune(trial)
                     self._tell(trial)
                     self._drop(trial)
                     self.say(f"trial {number} is stopped early: others were better at that time")
+                else:
+                    self._folder.let_go_on(trial, last)
         return [run for run in running if self._trial_of[run.name].pruned]
 
-    def _report(self, trial: Trial) -> bool:
-        """Tell the evaluations of a trial's first run; return whether one of them was worse than others were at that time.
+    def _report(self, trial: Trial, *, until: int = MARKS) -> tuple[bool, int]:
+        """Tell the evaluations of a trial's first run, up to a moment; return whether one was worse than others', and the last one's moment.
 
         Of the first alone: its others train beside it or after it, as there is room, and differ from it by their luck.
+        What a sweep before a kill has let go on is not judged again: others were not there at that time.
         """
-        if self._study is None or self.sweep.options.pruner == "none":
-            return False
+        if self._study is None or self.sweep.options.pruner == "none" or not until:
+            return False, 0
         found = evaluations(
             trial.runs[0].folder,
             total_env_steps=trial.config.total_env_steps,
             stop_after_seconds=trial.config.stop_after_seconds,
         )
         worse = False
-        for mark, mean in found.items():
-            worse |= self._study.report(trial.number, mark, mean)
-        return worse
+        told = [(mark, mean) for mark, mean in found.items() if mark <= until]
+        for mark, mean in told:
+            worse |= self._study.report(trial.number, mark, mean) and mark > trial.judged
+        return worse, max((mark for mark, _ in told), default=0)

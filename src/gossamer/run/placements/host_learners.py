@@ -115,7 +115,10 @@ class HostLearners:
             self.page_locked = PageLocked(self.memory.boxes.memory, device)
         for parts in self.parts:
             learner, seed = parts.learner, self.config.seed
-            learner.join(self._mailbox(parts), seed=seed, late=late, collective=collective)
+            in_turn = self.config.placement == "inline"
+            learner.join(
+                self._mailbox(parts), seed=seed, late=late, in_turn=in_turn, collective=collective
+            )
             topology = learner.topology
             if late and topology.staleness == 0 and topology.every == "updates":
                 others = [x for x in range(self.config.num_learners) if x != learner.rank]

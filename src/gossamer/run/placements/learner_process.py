@@ -126,8 +126,8 @@ def _learn(
     try:
         for parts in learners.parts if task.donors else ():
             learners.take_over(parts, task.donors[parts.learner.rank])
-        if task.initial is not None and not snapshot.restore(learners, task.initial):
-            spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
+        if task.initial is not None and (differs := snapshot.restore(learners, task.initial)):
+            spec = dataclasses.replace(spec, differs=differs)
         if task.transport != "memory":
             from gossamer.links.collective import (
                 FAR_GRACE_SECONDS,

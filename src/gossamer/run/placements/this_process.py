@@ -81,8 +81,8 @@ class ThisProcess:
         try:
             if initial is not None:
                 began = time.monotonic()
-                if not snapshot.restore(learners, initial):
-                    self.spec = replace(spec, differs=snapshot.NOT_BACK)
+                if differs := snapshot.restore(learners, initial):
+                    self.spec = replace(spec, differs=differs)
                 if isinstance(initial, RunState):
                     self.restore_seconds = time.monotonic() - began
             learners.join()
