@@ -266,7 +266,7 @@ class Trajectory:
     def columns(self, start: int, stop: int) -> Self:
         """View of columns [start, stop); nothing is copied."""
         if (start, stop) == (0, self.num_columns):
-            return self if self.env_steps < 0 else replace(self, env_steps=-1)
+            return replace(self, env_steps=-1)
         cut = {name: x.narrow(dim, start, stop - start) for name, x, dim in self.each()}
         return self.with_fields(cut, env_steps=-1)
 

@@ -214,6 +214,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal of Linux's")
 def test_workers_in_native_code_end_with_a_process_that_is_killed(tmp_path):
     """No thread of theirs can see that it is gone, where that code holds the interpreter's lock."""
     script = tmp_path / "killed.py"

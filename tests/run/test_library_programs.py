@@ -114,6 +114,10 @@ def test_a_resume_that_names_another_folder_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=f"{name} cannot be given with resume"):
             gossamer.train(resume=run, total_env_steps=128, **{name: tmp_path / "other"})
     assert not (tmp_path / "other").exists()
+    # A program that begins a run or goes on with it gives both the same folder.
+    given = {"run_folder": tmp_path / "run", "init_from": tmp_path / "other"}
+    again = gossamer.train(resume=run, total_env_steps=128, **given, quiet=True)
+    assert again.summary["env_steps"] >= 128
 
 
 def test_numbers_of_numpy_and_paths_are_settings(tmp_path: Path) -> None:
@@ -159,12 +163,16 @@ def test_an_event_loop_hears_the_signal_that_stopped_a_run() -> None:
     hand_over(0)
 
 
-def test_a_signal_is_handed_over_where_the_run_then_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_a_signal_has_reached_may_fail(tmp_path: Path, number: signal.Signals) -> None:
+    """A program's own handler hears of the signal; what else it would do would hide the failure."""
     heard: list[int] = []
-    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    own: Any = lambda number, _: heard.append(number)  # noqa: E731
+    others = {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = signal.signal(number, others.get(number, own))
 
     def fail(row: dict[str, Any]) -> bool:
-        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(number)
         raise ValueError("the disk is on fire")
 
     try:
@@ -172,6 +180,19 @@ def test_a_signal_is_handed_over_where_the_run_then_fails(tmp_path: Path) -> Non
             gossamer.train(
                 "CartPole-v1", **SHORT, run_folder=tmp_path / "run", on_row=fail, quiet=True
             )
+    finally:
+        signal.signal(number, before)
+    assert heard == [number] * (number not in others)
+
+
+def test_an_interrupt_that_is_being_handled_is_none_of_the_run(tmp_path: Path) -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    given = SHORT | {"run_folder": tmp_path / "run", "quiet": True}
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        gossamer.train("CartPole-v1", **given, on_row=lambda _: signal.raise_signal(signal.SIGUSR1))
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert heard == [signal.SIGUSR1]
@@ -190,24 +211,26 @@ def test_a_programs_function_may_take_longer_than_patience(tmp_path: Path) -> No
     def rest(row: dict[str, Any]) -> None:
         if not rested.is_set():
             rested.set()
-            threading.Event().wait(6.0)
+            threading.Event().wait(13.0)
 
     given = SHORT | {"placement": "local", "algorithm": "vtrace", "total_env_steps": 512}
-    given |= {"run_folder": tmp_path / "run", "patience_seconds": 2.0}
+    given |= {"run_folder": tmp_path / "run", "patience_seconds": 5.0}
     run = gossamer.train("CartPole-v1", **given, on_row=rest, quiet=True)
     assert rested.is_set()
     assert run.summary["env_steps"] >= 512
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_a_run_leaves_a_programs_choice_of_algorithms(own: bool) -> None:
+@pytest.mark.parametrize(("own", "warns"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("runs", [False, True])
+def test_a_run_leaves_a_programs_choice_of_algorithms(own: bool, warns: bool, runs: bool) -> None:
     before = torch.backends.cudnn.benchmark
-    torch.use_deterministic_algorithms(own)
+    torch.use_deterministic_algorithms(own, warn_only=warns)
     try:
         with kept_algorithms():
-            use_deterministic_algorithms(not own)
-            assert torch.are_deterministic_algorithms_enabled() is not own
+            use_deterministic_algorithms(runs)
+            assert torch.are_deterministic_algorithms_enabled() is runs
         assert torch.are_deterministic_algorithms_enabled() is own
+        assert torch.is_deterministic_algorithms_warn_only_enabled() is warns
         assert torch.backends.cudnn.benchmark is before
         assert torch.utils.deterministic.fill_uninitialized_memory is True
     finally:

@@ -93,8 +93,9 @@ def test_a_population_tells_who_was_best(
         own = [x["return"] for x in episodes if x["learner"] == row["learner"]][-100:]
         assert row["learner/return_mean_100"] == pytest.approx(sum(own) / len(own))
     scored = [x for x in rows_of(folder, "evaluation") if not x["confirmation"]]
-    last = scored[-1]  # a candidate's may follow
-    assert last["learner"] == best, "once more, what is shipped"
+    last = [x["learner"] for x in scored[-3:]]  # a candidate's may follow
+    assert last[0] == best, "once more, what is shipped"
+    assert set(last) == {0, 1, 2}
     # a finished run that has lost its summary
     (folder / "summary.json").unlink()
     assert train(made, resume=str(folder), quiet=True).summary["best_learner"] == best
@@ -123,7 +124,7 @@ def test_of_a_population_that_was_not_evaluated_the_best_is_who_earned_most(
         x["learner"] for x in rows_of(tmp_path / "run", "evaluation") if not x["confirmation"]
     ]
     assert sorted(scored) == [0, 1, 2]
-    assert scored[-1] == best
+    assert scored[0] == best, "first, as time may be short"
     lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("learner ")]
     assert [x.endswith(" (best)") for x in lines] == [rank == best for rank in range(3)]
 
@@ -300,7 +301,7 @@ def test_resumed_who_has_waited_longest_is_evaluated_first(tmp_path: Path) -> No
     train(made, quiet=True)
     before = evaluated(tmp_path / "run")
     assert set(before[:-3]) == {0}
-    assert before[-3:] == [1, 2, 0]  # the end's, which no checkpoint has
+    assert before[-3:] == [0, 1, 2]  # the end's, which no checkpoint has
     train(replace(made, total_env_steps=6 * steps), resume=str(tmp_path / "run"), quiet=True)
     assert evaluated(tmp_path / "run")[len(before) :][:3] == [1, 2, 0]
 

@@ -17,8 +17,8 @@ from gossamer.errors import ConfigError
 from gossamer.record.exits import state_of
 from gossamer.record.metrics import MAX_ROW_BYTES
 from gossamer.record.objectives import evaluations_of_policy
-from gossamer.record.readers import FolderReader, sessions_in, settings_in, table_in
-from gossamer.system.reading import LARGEST, clipped, visible
+from gossamer.record.readers import FolderReader, rows_in, sessions_in, settings_in, table_in
+from gossamer.system.reading import LARGEST, clipped, visible, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -105,6 +105,8 @@ def read_run(path: Path, files: Reader | None = None) -> ComparedRun:
     settings = dict(flatten(saved))
     independent = settings.get("topology.name") == "single"
     num_learners = settings.get("num_learners") if independent else 1
+    if independent and settings.get("placement") == "cluster":  # some may have no place at the end
+        num_learners = _learners_at_the_end(files) or num_learners
     seed = saved.get("seed")
     return ComparedRun(
         path=path,
@@ -204,6 +206,11 @@ def _last_evaluation(files: Reader, env_steps: float, num_learners: int) -> Eval
         return None
     mean = sum(x.mean for x in told) / len(told)
     return Evaluation(mean, sum(x.episodes for x in told))
+
+
+def _learners_at_the_end(files: Reader) -> int | None:
+    told = (whole(row.get("cluster/learners")) for row in rows_in(files, "metrics.jsonl"))
+    return next(reversed([x for x in told if x]), None)
 
 
 def _machine(meta: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -28,11 +29,9 @@ from gossamer.errors import ConfigError
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.system.cores import num_cores
 from gossamer.system.gpus import visible_gpus
-from gossamer.system.reading import quoted
+from gossamer.system.reading import expand, quoted
 
 if TYPE_CHECKING:
-    import os
-
     from gossamer.replay.settings import ReplaySettings
 
 COMMAND_LINE = "command line"
@@ -312,13 +311,22 @@ def make_config(
     """
     given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
     if resume is not None:
-        _refuse_beside_resume(given)
+        given = _beside_resume(given, resume)
     saved = saved_settings(resume, given=given, configs=presets, trust=trust)
     return resolve(given=given, configs=presets, resumed=saved)[0]
 
 
-def _refuse_beside_resume(given: Mapping[str, Any]) -> None:
-    """Refuse what a run that goes on would not do."""
+def _beside_resume(given: Mapping[str, Any], resume: str | os.PathLike[str]) -> dict[str, Any]:
+    """Refuse what a run that goes on would not do; a program that begins it or goes on with it may name its folder.
+
+    That leaves what was for the beginning.
+    """
+    from gossamer.record.folder import RunFolder  # loads what --help does not need
+
+    if folder := given.get("run_folder"):
+        there = expand(os.fspath(folder)).resolve() == RunFolder.open(resume).path.resolve()
+        if there:
+            return {x: y for x, y in given.items() if x not in ("run_folder", "init_from")}
     for name, why in (
         (
             "run_folder",
@@ -328,6 +336,7 @@ def _refuse_beside_resume(given: Mapping[str, Any]) -> None:
     ):
         if given.get(name):
             raise ConfigError(f"{name} cannot be given with resume, {why}")
+    return dict(given)
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:

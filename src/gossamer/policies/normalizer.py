@@ -36,8 +36,8 @@ class Normalizer(Moments):
     def normalize(self, obs: Tensor, dtype: torch.dtype) -> Tensor:
         """Scale raw observations [..., *shape]; vectors come back in `dtype`, pixels in that of `set_dtype`."""
         if self.pixels:
-            if obs.is_cpu and not obs.is_floating_point():
-                # There the kernel would convert all into memory of its own, and write to another.
+            if obs.is_cpu and obs.dtype == torch.uint8 and obs.stride(-3) == 1:
+                # There the kernel would convert all into memory of its own, and write to another; both are channels last.
                 x = obs.to(self.scale.dtype)
                 return torch.addcmul(self.shift_by, x, self.scale, out=x)
             return torch.addcmul(self.shift_by, obs, self.scale)

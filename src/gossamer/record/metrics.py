@@ -246,7 +246,7 @@ METRICS: Mapping[str, Metric] = {
     "share/checkpoint": Metric(_SHARE, "share of the learner's time spent taking checkpoints"),
     "cpu_percent": Metric(
         "percent",
-        "CPU use of all processes of the run, environments' workers included; 100 is one core; on a cluster, of those on the supervisor's machine",
+        "CPU use of all processes of the run, environments' workers included (in a program of yours, of all that it has started); 100 is one core; on a cluster, of those on the supervisor's machine",
     ),
     "others_cpu_percent": Metric(
         "percent", "CPU use of everything else on the same machine; 100 is one core"

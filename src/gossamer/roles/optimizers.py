@@ -132,12 +132,12 @@ def _known_adam_step(name: str, optimizer: Any) -> bool:
     import torch
 
     kernel = torch._fused_adam_ if name == "adam" else torch._fused_adamw_
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    if not all(p.is_cpu and p.grad is not None and optimizer.state.get(p) for p in every):
+        return False
     for group in optimizer.param_groups:
         params = group["params"]
-        held = [optimizer.state.get(p) for p in params]
-        grads = [p.grad for p in params]
-        if not all(held) or any(x is None for x in grads) or not params[0].is_cpu:
-            return False
+        held = [optimizer.state[p] for p in params]
         means, squares, steps = (
             [x[key] for x in held] for key in ("exp_avg", "exp_avg_sq", "step")
         )
@@ -145,7 +145,7 @@ def _known_adam_step(name: str, optimizer: Any) -> bool:
         beta1, beta2 = group["betas"]
         kernel(
             params,
-            grads,
+            [p.grad for p in params],
             means,
             squares,
             [],

@@ -16,6 +16,8 @@ from gossamer.spec import leaves_of, map_obs
 from gossamer.system.devices import cpu_by_default
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gymnasium import Space
     from numpy.typing import ArrayLike, NDArray
 
@@ -171,18 +173,24 @@ def _are_wholes(masks: Any, rows: int, form: MaskFormat) -> bool:
     if not isinstance(masks, tuple) or len(cast("tuple[Any, ...]", masks)) != rows:
         return False
     parts = cast("tuple[Any, ...]", masks)
-    try:
-        form.masks([form.row({form.key: one}) for one in parts])
-    except (BadMask, ValueError):
+    # By their forms alone, so that the answer is the same at every step.
+    if not _fit(parts, form):
         return False
-    try:
-        form.masks([form.row({form.key: one}) for one in _each(parts, rows)])
-    except (BadMask, ValueError):
+    if not _fit(_each(parts, rows), form):
         return True
     raise ValueError(
         f"mask is a tuple of {rows} arrays, which may be one of each environment or one of each part of the actions; "
         "give a list with the mask of each environment"
     )
+
+
+def _fit(masks: Iterable[Any], form: MaskFormat) -> bool:
+    try:
+        for one in masks:
+            form.row({form.key: one})
+    except ValueError:
+        return False
+    return True
 
 
 def _each(masks: Any, rows: int) -> list[Any]:

@@ -173,38 +173,42 @@ class Evaluations:
                 "The final evaluation was skipped: an environment is still in a step or an evaluation"
             )
             return
-        seconds = math.inf
+        seconds, began = math.inf, self._scoring.evaluated_at
+        others = len(self._scoring.others)
+        before = evaluator.longest_seconds + evaluator.confirming_cost
+        what = f"the last policies of {1 + others} learners" if others else "the last policy"
         if ended.cause != "total_env_steps":
-            each = evaluator.longest_seconds * (1 + len(self._scoring.others))
-            before = each + evaluator.confirming_cost
             seconds = max(self._config.stop_within_seconds, 2 * before)
-            if before > EXPLAINED_AFTER_SECONDS:
-                self._recorder.say(
-                    f"evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
-                )
+            seconds += 2 * evaluator.longest_seconds * others
+            what += f", for at most {seconds:.0f} s"
+        if (others or seconds < math.inf) and before > EXPLAINED_AFTER_SECONDS:
+            self._recorder.say(f"evaluating {what} (Ctrl-C skips this)")
         with stop.within(seconds), threads(1):  # as in every evaluation before
             try:
                 self._finish_done(evaluator)
             except (Interrupted, Overdue):
                 if not stop.is_requested:
-                    self._recorder.say(
-                        f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
-                    )
+                    skipped = "The final evaluation was skipped: it takes"
+                    if self._scoring.evaluated_at != began:
+                        skipped = "Some of the final evaluations were skipped: they take"
+                    self._recorder.say(f"{skipped} longer than {seconds:.0f} s")
                 self._scoring.settle()
 
     def _finish_done(self, evaluator: Evaluator) -> None:
-        """Evaluate every independent learner, the best one last: alone it would be scored where it was chosen by its score."""
+        """Evaluate the run's policy, and then every other independent learner: alone it would be scored where its score chose it."""
         stop, boards = self._stop, self._placement.boards
 
         def interrupted() -> bool:
             return stop.is_requested or stop.over
 
-        if boards is not None:
-            for learner in self._scoring.others:
-                boards.evaluate_learner_next(learner)
-                evaluator.evaluate_newest(interrupted)
+        def evaluate_others() -> None:
+            if boards is not None:
+                for learner in self._scoring.others:
+                    boards.evaluate_learner_next(learner)
+                    evaluator.evaluate_newest(interrupted)
+
         self._evaluate_run_policy_next()
-        self._scoring.finish(evaluator, interrupted)
+        self._scoring.finish(evaluator, interrupted, evaluate_others)
 
     def _finish_stopped(self, evaluator: Evaluator, finish_saving: Callable[[], None]) -> None:
         """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""

@@ -55,6 +55,7 @@ class Scoring:
         """Those of the last checkpoint."""
         self.best_saved: int | None = None
         """Which of independent learners was best then; its policy is the run's."""
+        self._of_run = 0  # by that, or where none is known to be the best
         self._config, self._recorder = config, recorder
         self._placement, self._videos = placement, videos
         self._best_policy = BestPolicy(store, recorder, config.evaluation.confirm_episodes)
@@ -77,9 +78,9 @@ class Scoring:
         """
         there = [rank for rank in range(self._config.num_learners) if rank not in absent]
         self.scores_saved, self.best_saved = dict(self._scores), self._best(there)
-        first = there[0] if self.best_saved is None else self.best_saved
+        self._of_run = there[0] if self.best_saved is None else self.best_saved
         return RunPolicies(
-            policy_of=None if self._run_policy == "average" else first,
+            policy_of=None if self._run_policy == "average" else self._of_run,
             best_learner=self.best_saved,
             scores=list(self.scores_saved.items()),
             absent=sorted(absent.items()),
@@ -105,7 +106,7 @@ class Scoring:
         """Independent learners that have a place, and whose policy is not the run's."""
         ranks = range(self._config.num_learners) if self._run_policy == "best" else ()
         absent = self._placement.absent()
-        return [x for x in ranks if x != (self.best_saved or 0) and x not in absent]
+        return [x for x in ranks if x != self._of_run and x not in absent]
 
     def on_evaluation(self, result: Evaluation, source: Source, params: list[Tensor]) -> None:
         """Record an evaluation; the run's policy may become the best."""
@@ -150,7 +151,9 @@ class Scoring:
         """Decide by what is known whether the candidate of a run that is stopped is the best."""
         self._best_policy.settle()
 
-    def finish(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
-        """Evaluate the policy of a run that is done, confirm what has not been confirmed yet, and record the best."""
-        self._best_policy.finish(evaluator, stop)
+    def finish(
+        self, evaluator: Evaluator, stop: Callable[[], bool], others: Callable[[], None]
+    ) -> None:
+        """Evaluate the policy of a run that is done, and `others`, confirm what has not been confirmed yet, and record the best."""
+        self._best_policy.finish(evaluator, stop, others)
         evaluator.film(stop)

@@ -116,8 +116,9 @@ def fill_absent_learners(
 
 def _with_policy(tensors: Mapping[str, Tensor], policy: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return a learner's tensors with another policy, which begins as that of a learner that takes over does."""
-    # What the optimizer knows is of other parameters; so is how far a target policy lies behind.
-    held = {name: x for name, x in tensors.items() if not name.startswith("learner.optimizer.")}
+    # What the optimizer and the outer step know is of other parameters; so is how far a target policy lies behind.
+    others = ("learner.optimizer.", "learner.outer.")
+    held = {name: x for name, x in tensors.items() if not name.startswith(others)}
     for prefix in (POLICY, "learner.algorithm.target."):
         held |= {prefix + name: x for name, x in policy.items() if prefix + name in held}
     return held

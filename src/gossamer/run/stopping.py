@@ -348,10 +348,18 @@ class Watch:
         return now < self._written_at + LAST_RESORT_SECONDS
 
 
-def hand_over(number: int) -> None:
-    """Let a signal do what it would have done without a run that heard it; 0: there was none."""
-    # An event loop is told by the system's own handler, not by Python's.
-    if number and signal.getsignal(number) is not None:
+def hand_over(number: int, *, failed: bool = False) -> None:
+    """Let a signal do what it would have done without a run that heard it.
+
+    Args:
+        number: of the signal; 0: there was none.
+        failed: the run has failed, which the program is to learn: only a handler of its own is called.
+    """
+    handler = signal.getsignal(number) if number else None
+    if failed and (not callable(handler) or handler is signal.default_int_handler):
+        return
+    if handler is not None:
+        # An event loop is told by the system's own handler, not by Python's.
         signal.raise_signal(signal.Signals(number))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -205,7 +204,11 @@ def _train_watched(asked: Asked) -> TrainResult:
         ) as watch:
             result = _train(replace(asked, config=config), watch)
     except GivenUp as given_up:
+        _hand_over(asked, watch, failed=True)
         raise given_up.failure from None
+    except RunFailed:
+        _hand_over(asked, watch, failed=True)
+        raise
     except Overdue:
         limit = asked.config.stop_after_seconds
         raise RunFailed(
@@ -214,10 +217,14 @@ def _train_watched(asked: Asked) -> TrainResult:
         ) from None
     finally:
         asked.beginning.over()
-        quits = isinstance(sys.exc_info()[1], KeyboardInterrupt)  # of the second signal
-        if asked.argv is None and watch is not None and not quits:
-            hand_over(watch.stop.signal)
+    _hand_over(asked, watch)
     return result
+
+
+def _hand_over(asked: Asked, watch: Watch | None, *, failed: bool = False) -> None:
+    """Let a program hear the signal that stopped its run."""
+    if asked.argv is None and watch is not None:
+        hand_over(watch.stop.signal, failed=failed)
 
 
 @cpu_by_default()

@@ -172,15 +172,18 @@ def kept_algorithms() -> Generator[None]:
     """
     import torch
 
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    warns = torch.is_deterministic_algorithms_warn_only_enabled()
+    def choice() -> tuple[bool, bool]:
+        warns = torch.is_deterministic_algorithms_warn_only_enabled()
+        return torch.are_deterministic_algorithms_enabled(), warns
+
+    chosen = choice()
     filling: Any = torch.utils.deterministic
     fills, tries = filling.fill_uninitialized_memory, torch.backends.cudnn.benchmark
     try:
         yield
     finally:
-        if torch.are_deterministic_algorithms_enabled() != deterministic:
-            torch.use_deterministic_algorithms(deterministic, warn_only=warns)
+        if choice() != chosen:
+            torch.use_deterministic_algorithms(chosen[0], warn_only=chosen[1])
         filling.fill_uninitialized_memory = fills
         torch.backends.cudnn.benchmark = tries
         # Every thread has a number of its own, but a new one begins with the last that any thread was given.
