@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from gossamer.spec import Leaf
 
 
+FEW = 1 << 20
+"""Numbers of pixels that caches hold twice."""
+
+
 class Normalizer(Moments):
     """Moments of one leaf of observations, and the scale and shift that follow from them.
 
@@ -36,8 +40,9 @@ class Normalizer(Moments):
     def normalize(self, obs: Tensor, dtype: torch.dtype) -> Tensor:
         """Scale raw observations [..., *shape]; vectors come back in `dtype`, pixels in that of `set_dtype`."""
         if self.pixels:
-            if obs.is_cpu and obs.dtype == torch.uint8 and obs.stride(-3) == 1:
-                # There the kernel would convert all into memory of its own, and write to another; both are channels last.
+            channels_last = obs.stride(-3) == 1  # as the result is then
+            if obs.is_cpu and channels_last and obs.dtype == torch.uint8 and obs.numel() > FEW:
+                # There the kernel would convert all into memory of its own, and write to another.
                 x = obs.to(self.scale.dtype)
                 return torch.addcmul(self.shift_by, x, self.scale, out=x)
             return torch.addcmul(self.shift_by, obs, self.scale)

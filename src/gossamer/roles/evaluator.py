@@ -651,12 +651,14 @@ class Evaluator:
     def _episodes_of(self, index: int, played: int) -> int:
         """Return how many episodes each environment has behind it in a contest that has played so many, late.
 
-        It has played them in the fewest environments; of a family each goes on where a round through the tasks begins.
+        It has played them part by part in the fewest environments; of a family each part begins where a round through the
+        tasks does.
         """
         few, count = self._few[index], self._few[index].num_tasks
         sizes = (few.num_envs, self._trials[index].num_envs)
         rounds = math.lcm(*(count // math.gcd(count, size) for size in sizes))
-        return -(-math.ceil(played / few.num_envs) // rounds) * rounds
+        each = -(-math.ceil(few.episodes / few.num_envs) // rounds) * rounds
+        return math.ceil(played / few.episodes) * each
 
     def _episodes_apart(self, index: int) -> int:
         """Return how many episodes of an environment lie between the first ones of two evaluations by a trial.

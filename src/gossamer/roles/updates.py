@@ -374,10 +374,9 @@ class Updates:
         return sums
 
     def _without_autocast(self) -> contextlib.AbstractContextManager[Any]:
-        kind = self._device.type
-        if not torch.is_autocast_enabled(kind):
+        if not self._on_gpu and not torch.is_autocast_enabled("cpu"):
             return contextlib.nullcontext()
-        return torch.autocast(kind, enabled=False)
+        return torch.autocast(self._device.type, enabled=False)
 
     def _step_of(self, follows: bool) -> Callable[[], None]:
         return lambda: self._step(follows)
