@@ -155,7 +155,10 @@ class BestPolicy:
         self._loaded, self._decided = None, challenger.origin.identity
 
     def finish(
-        self, evaluator: Evaluator, stop: Callable[[], bool], others: Callable[[], None]
+        self,
+        evaluator: Evaluator,
+        stop: Callable[[], bool],
+        others: Callable[[], None] = lambda: None,
     ) -> None:
         """Evaluate a finished run's policy, then `others`, and confirm what has not been confirmed yet.
 
