@@ -137,6 +137,25 @@ def test_a_gpu_learns_for_all_cores(on: Any) -> None:
     assert learners(device="cpu")[0] == 8
 
 
+def test_a_gpu_acts_for_more_environments(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a CPU V-trace needs fewer steps with few environments and long unrolls; cores beside a GPU want many."""
+
+    def batch(algorithm: str = "vtrace", **settings: Any) -> tuple[int, int]:
+        config = make_config(PONG, {"algorithm": algorithm, **settings})
+        return config.num_envs, config.unroll_length
+
+    assert batch() == batch(device="cpu") == (16, 64)
+    assert batch(device="cuda") == (128, 16)
+    assert batch("ppo", device="cuda") == (16, 64)
+    assert batch(device="cuda", num_envs=32) == (32, 16)
+    on(16, "0")
+    assert batch() == (128, 16)
+    assert batch(device="cpu") == (16, 64)
+    monkeypatch.setenv(MACHINE, "plain")
+    assert batch() == (16, 64)
+    assert batch(device="cuda") == (128, 16)
+
+
 def test_a_plain_machine_decides_nothing(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     on(16)
     assert resolve({"env_id": PONG}, machine="")[0].num_learners == 1

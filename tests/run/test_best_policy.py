@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import SMALL, assert_same, rows_of
+from runs import SMALL, assert_same, log_of, rows_of
 from sessions import slow, summary_of
 
 from gossamer import cli
@@ -491,3 +491,28 @@ def test_eval_says_what_has_not_been_confirmed(
     assert "--checkpoint candidate" in said
     assert cli.main([*words, "candidate"]) == 0
     assert "checkpoint candidate, 1 episode" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"max_episode_steps": 20}, "max_episode_steps 40 -> 20"),
+        ({"policy": {"activation": "relu"}}, "policy.activation tanh -> relu"),
+        ({"evaluation": {**OFTEN, "greedy": True}}, "evaluation.greedy False -> True"),
+        ({"algorithm": {"name": "a2c", "entropy_cost": 0.02, "num_minibatches": 1}}, ""),
+    ],
+)
+def test_a_score_that_no_longer_compares_is_dropped(
+    tmp_path: Path, changed: dict[str, Any], told: str
+) -> None:
+    """A balanced pole is worth as many points as an episode has steps, of which there may be fewer now."""
+    limit = {"max_episode_steps": 40}
+    train(config(tmp_path, "CartPole-v1", 6, **limit), quiet=True)
+    store = CheckpointStore(tmp_path / "checkpoints", 0)
+    store.save_scored("best", 1, store.load("best").tensors, store.load("best").state, Score(39.5))
+    train(config(tmp_path, "CartPole-v1", 12, **limit | changed), resume=str(tmp_path), quiet=True)
+    best = store.score()
+    assert best is not None
+    assert (best.mean == 39.5) == (not told)
+    said = "the best policy so far (score 39.5) is dropped, because scores no longer compare: "
+    assert (said + told in log_of(tmp_path)) == bool(told)

@@ -44,13 +44,20 @@ def is_config_name(word: str) -> bool:
     return word in preset_names() or word.endswith((".toml", ".json"))
 
 
-def suite_layer(suite: str, algorithm: str | None = None) -> Layer:
-    """Return a suite's defaults with an algorithm, which its file has in a table `for`; None: with its own."""
+def suite_layer(suite: str, algorithm: str | None = None, *, on_gpu: bool = False) -> Layer:
+    """Return a suite's defaults with an algorithm, or with its own.
+
+    Args:
+        suite: its name; its file has what belongs to one algorithm in a table `for`, and what a GPU has instead in a table `on_gpu`.
+        algorithm: its name; None: the suite's own.
+        on_gpu: whether the run computes on a GPU.
+    """
     label = f"suite {suite}"
     settings = dict(_parse(_PRESETS / "suite" / f"{suite}.toml", label))
-    by_algorithm = settings.pop("for", {})
+    with_algorithm, with_gpu = settings.pop("for", {}), settings.pop("on_gpu", {})
     name = algorithm or settings["algorithm"]["name"]
-    return Layer(label, nested(by_algorithm.get(name, {}), below=settings))
+    merged = nested(with_algorithm.get(name, {}), below=settings)
+    return Layer(label, nested(with_gpu.get(name, {}), below=merged) if on_gpu else merged)
 
 
 def config_layer(name: str, label: str = "") -> Layer:

@@ -131,7 +131,8 @@ def merge_layers(
     if _algorithm_of(layers) is None and any(_replays_older(layer.settings) for layer in layers):
         layers.insert(0, Layer(FOR_REPLAYS, {"algorithm": {"name": REPLAYING}}))
     if isinstance(env_id, str) and env_id:
-        suite = suite_layer(suite_of(env_id), _algorithm_of(layers))
+        on_gpu = _computes_on_gpu(layers, any_gpu=bool(machine))
+        suite = suite_layer(suite_of(env_id), _algorithm_of(layers), on_gpu=on_gpu)
         algorithm = _algorithm_of([suite, *layers]) or ""
         tunes = machine == "tuned" and all(x.label != RESUMED for x in layers)
         found = tuned_layer(env_id, algorithm, layers) if tunes else None
@@ -148,6 +149,13 @@ def merge_layers(
         layers += learners_layers(config, origin, count, label=decided, why=why)
         config, origin = merge(TrainConfig, layers)
     return config, origin, layers
+
+
+def _computes_on_gpu(layers: Sequence[Layer], *, any_gpu: bool) -> bool:
+    """Whether the highest layer that names a device names a GPU, or lets the machine choose, which may have `any_gpu`."""
+    asked = [x.settings["device"] for x in layers if "device" in x.settings]
+    device = asked[-1] if asked else "auto"
+    return device == "cuda" or (device == "auto" and any_gpu and bool(visible_gpus()))
 
 
 def _environment_of(layers: Sequence[Layer]) -> Any:

@@ -10,7 +10,7 @@ from gossamer.errors import ConfigError
 from gossamer.replay.selectors.base import Selector
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
@@ -37,6 +37,14 @@ EPISODES = tuple(
     f"env.{x}" for x in ("frame_skip", "noop_max", "sticky", "fire_reset", "stuck_steps", "family")
 )
 """Settings that decide, beside the plan's `max_episode_steps`, what becomes of an episode that is played again."""
+SCORES = (
+    *EPISODES,
+    *(f"env.{x}" for x in ("full_action_space", "frame_stack", "size", "grayscale")),
+    *(f"evaluation.{x}" for x in ("greedy", "held_out_tasks")),
+    *(f"policy.{x}" for x in ("activation", "normalize_obs", "obs_clip", "pixel_std_floor")),
+    *(f"policy.{x}" for x in ("squash", "scale_actions", "noise_correlation")),
+)
+"""Settings that decide, beside the plan's `max_episode_steps`, what parameters earn, or how that is counted."""
 ARITHMETIC = ("hardware", "torch")
 """Values of the plan that say what computes; empty where an older checkpoint does not say."""
 
@@ -70,11 +78,28 @@ def episodes_changed(
         saved: the plan that the run had.
         plan: to continue with.
     """
+    return _in_changes(EPISODES, before, after, saved, plan)
+
+
+def scores_changed(
+    before: Mapping[str, Any], after: Mapping[str, Any], saved: Plan, plan: Plan
+) -> Generator[str]:
+    """Say which settings have changed without which a score does not compare with an earlier one; see `episodes_changed`."""
+    return _in_changes(SCORES, before, after, saved, plan)
+
+
+def _in_changes(
+    names: Sequence[str],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    saved: Plan,
+    plan: Plan,
+) -> Generator[str]:
     limits = saved.max_episode_steps, plan.max_episode_steps
     if limits[0] != limits[1]:
         yield f"max_episode_steps {limits[0]} -> {limits[1]}"
     for name, old, new in changes(before, after):
-        if name in EPISODES:
+        if name in names:
             yield f"{name} {_in_words(old)} -> {_in_words(new)}"
 
 

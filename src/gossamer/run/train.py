@@ -29,6 +29,7 @@ from gossamer.config import (
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.stopping import Stopped
 from gossamer.machine import keep_freed_memory, process_began
+from gossamer.record.checkpoint import BEST, CANDIDATE
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
@@ -46,7 +47,7 @@ from gossamer.run.placements.choose_placement import place
 from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.prepare import Asked, prepare
 from gossamer.run.recorder import Recorder
-from gossamer.run.resumed_settings import changes
+from gossamer.run.resumed_settings import changes, scores_changed
 from gossamer.run.scoring import Scoring
 from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import is_repeatable
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from gossamer.record.checkpoint import CheckpointStore
     from gossamer.run.checkpoint_contents import InitialState, RunState
     from gossamer.run.prepare import Prepared
 
@@ -261,6 +263,8 @@ class _Session:
         self.state = prepared.state
         self.unmarked = ""
         self.lost_env_steps = 0  # that came after the checkpoint
+        self.dropped = ""
+        """What is told of a best policy that was dropped."""
         self.folder: RunFolder  # of a new run once it is made
         if prepared.folder is not None:
             self.folder = prepared.folder
@@ -288,6 +292,7 @@ class _Session:
             folder, recorder = self._open()
             stack.callback(folder.unlock)  # it may be left before its end is written
             store = folder.checkpoints(config.keep_checkpoints)
+            self.dropped = self._drop_scores(store)  # before anybody goes by them
             stack.enter_context(watch.hearing(watch.on_signal))
             requests = Requests(folder.path, partial(watch.request, "request"))
             stack.callback(requests.close)
@@ -434,6 +439,19 @@ class _Session:
         self.folder.checkpoints().discard_after(self.state.updates[0] if self.state else 0)
         (self.folder.path / "summary.json").unlink(missing_ok=True)
 
+    def _drop_scores(self, store: CheckpointStore) -> str:
+        """Drop the best policy, and the candidate, if what comes does not compare with their scores; return what is told."""
+        state, best = self.state, store.score(BEST)
+        if state is None or (best is None and store.score(CANDIDATE) is None):
+            return ""
+        before = state.settings or self.prepared.before
+        why = [*scores_changed(before, to_dict(self.config), state.plan, self.plan)]
+        if not why:
+            return ""
+        for name in (CANDIDATE, BEST):
+            store.discard(name)
+        return user_messages.dropped_in_words(None if best is None else best.mean, why)
+
     def _go_back(self) -> bool:
         """Return to the last checkpoint, or the beginning, in the midst of a session; whether there is one."""
         there = self.folder.checkpoints().list()
@@ -496,6 +514,7 @@ class _Session:
             self._filling() if resume.begins_empty(config, state) else "",
             self.prepared.remark,
             *(f"changed: {name} {old} -> {new}" for name, old, new in differing),
+            self.dropped,
         )
 
     def _filling(self) -> str:

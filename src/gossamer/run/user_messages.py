@@ -99,6 +99,12 @@ def new_episodes_in_words(spec: EnvSpec) -> str:
     return f"{spec.env_id} resumes with new episodes: {spec.differs}" if spec.differs else ""
 
 
+def dropped_in_words(score: float | None, why: list[str]) -> str:
+    """Say that the best policy so far, of a score unless it was a candidate only, is dropped, and why."""
+    scored = "" if score is None else f" (score {score:.1f})"
+    return f"the best policy so far{scored} is dropped, because scores no longer compare: {', '.join(why)}"
+
+
 def making_in_words(config: TrainConfig, num_envs: int, *, resumed: bool = False) -> str:
     """Say what keeps a run from learning while it begins.
 
