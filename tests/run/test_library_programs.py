@@ -130,6 +130,37 @@ def test_numbers_of_numpy_and_paths_are_settings(tmp_path: Path) -> None:
     assert Path(config.init_from) == tmp_path / "first"
 
 
+def test_a_run_begins_with_the_same_function_as_the_policys_run(tmp_path: Path) -> None:
+    """The same parameters compute something else with another activation, or with actions that are scaled."""
+    given = {**SHORT, "policy": {"activation": "relu", "normalize_obs": False, "squash": True}}
+    first = gossamer.train(
+        "Pendulum-v1", **given | {"algorithm": "ppo"}, run_folder=tmp_path / "first", quiet=True
+    )
+    begun = {**SHORT, "init_from": first, "total_env_steps": 16}
+    second = gossamer.train("Pendulum-v1", **begun, run_folder=tmp_path / "second", quiet=True)
+
+    def earned(run: Any, **which: Any) -> tuple[float, ...]:
+        return gossamer.evaluate(run, episodes=2, **which).returns
+
+    assert earned(second, checkpoint=0) == earned(first)
+    config = make_config("Pendulum-v1", begun)
+    assert config.algorithm.value_norm, "A2C would not normalise the values that PPO has"
+    assert "computes something else" not in (tmp_path / "second" / "log.txt").read_text()
+    changed = {"policy.activation": "tanh", "algorithm.value_norm": False}
+    gossamer.train("Pendulum-v1", **begun, **changed, run_folder=tmp_path / "third", quiet=True)
+    told = "computes something else with algorithm.value_norm True -> False, policy.activation relu -> tanh"
+    assert told in (tmp_path / "third" / "log.txt").read_text()
+
+
+def test_what_a_policys_run_imports_is_not_imported_by_another(tmp_path: Path) -> None:
+    first = gossamer.train("CartPole-v1", **SHORT, run_folder=tmp_path / "first", quiet=True)
+    path = first.folder / "config.json"
+    path.write_text(path.read_text().replace('"torso": "auto"', '"torso": "os:abort"'))
+    assert make_config("CartPole-v1", {"init_from": first}).policy.torso == "auto"
+    with pytest.raises(ConfigError, match="no run"):
+        make_config("CartPole-v1", {"init_from": tmp_path / "nowhere"})
+
+
 class OnlyWrites:
     def write(self, text: str) -> None:
         pass

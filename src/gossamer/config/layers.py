@@ -19,7 +19,7 @@ from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.machine_layers import ONE_HERE, learners_layers, tuned_layer, without_auto
 from gossamer.config.merging import Layer, is_preset, merge
 from gossamer.config.names import entries_of, nested
-from gossamer.config.saved_settings import saved_settings
+from gossamer.config.saved_settings import saved_settings, settings_of_policy
 from gossamer.config.suggestions import REMOVED
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import Tree, as_written, fields_of, to_tree
@@ -40,6 +40,8 @@ GIVEN = "settings"
 """Layer label of what a program gave."""
 RESUMED = "resumed run"
 """Layer label of what a resumed run had saved."""
+INHERITED = "the policy's run"
+"""Layer label of what a run had saved from whose policy another begins."""
 FOR_REPLAYS = "for replays"
 """Layer label of the algorithm that is taken where replays are asked for, and no algorithm."""
 REPLAYING = "laser"
@@ -136,7 +138,7 @@ def merge_layers(
         algorithm = _algorithm_of([suite, *layers]) or ""
         tunes = machine == "tuned" and all(x.label != RESUMED for x in layers)
         found = tuned_layer(env_id, algorithm, layers) if tunes else None
-        layers = [suite, *([found] if found else []), *layers]
+        layers = [suite, *([found] if found else []), *_inherited(layers), *layers]
     layers, decided, tuned = without_auto(layers)
     config, origin = merge(TrainConfig, layers)
     if decided:
@@ -149,6 +151,19 @@ def merge_layers(
         layers += learners_layers(config, origin, count, label=decided, why=why)
         config, origin = merge(TrainConfig, layers)
     return config, origin, layers
+
+
+def _inherited(layers: Sequence[Layer]) -> Iterator[Layer]:
+    """Yield what a new run has of the one from whose policy it begins: with other settings it would be another policy."""
+    asked = [x.settings["init_from"] for x in layers if "init_from" in x.settings]
+    if (
+        asked
+        and isinstance(asked[-1], (str, os.PathLike))
+        and all(x.label != RESUMED for x in layers)
+    ):
+        run: str | os.PathLike[str] = asked[-1]
+        if run:
+            yield Layer(INHERITED, settings_of_policy(run))
 
 
 def _computes_on_gpu(layers: Sequence[Layer], *, any_gpu: bool) -> bool:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.config.files import config_layer
 from gossamer.config.names import entries_of, nested
+from gossamer.config.tree import to_tree
 from gossamer.errors import ConfigError
-from gossamer.policies.settings import LIKE
+from gossamer.policies.settings import LIKE, PolicyConfig
 from gossamer.record.origin import began_here, is_found
 from gossamer.system.reading import clipped
 
@@ -67,6 +68,29 @@ def saved_settings(
         f"{folder.path} would import and call {clipped(value)}{others} ({name} in its config.json), and nothing shows "
         f"that you began this run on this machine; if you trust it, type {how(name, value)}"
     )
+
+
+def settings_of_policy(run: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the settings without which a run's parameters would be those of another function.
+
+    Code that they name is left out: a new run imports only what it is itself told to.
+
+    Raises:
+        ConfigError: there is no such run, or its settings are damaged.
+    """
+    from gossamer.record.folder import RunFolder  # loads what --help does not need
+
+    saved = RunFolder.open(run).read_settings()
+    policy, code = entries_of(saved.get("policy")), code_in({"policy": saved.get("policy")})
+    if any(name.startswith("policy.encoders") for name in code):
+        policy.pop("encoders", None)
+    if "policy.torso" in code:
+        policy.pop("torso", None)
+    # One that the run's version did not have yet is as it was before: the suite's may be newer.
+    policy = {**to_tree(PolicyConfig()), **policy}
+    # Without what values were normalised by they would be predicted in other units.
+    normed = entries_of(saved.get("algorithm")).get("value_norm") is True
+    return {"policy": policy, **({"algorithm": {"value_norm": True}} if normed else {})}
 
 
 def code_in(settings: Tree) -> dict[str, str]:

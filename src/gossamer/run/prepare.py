@@ -25,7 +25,13 @@ from gossamer.run.load_policy import read_policy, refuse_misfit, refuse_other_be
 from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.recorder import refuse_missing_writers
 from gossamer.run.resume import known_to_differ, with_changes
-from gossamer.run.resumed_settings import changes, for_this_machine, refuse_changes, resumed_plan
+from gossamer.run.resumed_settings import (
+    changes,
+    for_this_machine,
+    policy_changed,
+    refuse_changes,
+    resumed_plan,
+)
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.reading import mapping, visible
 
@@ -84,7 +90,7 @@ class Prepared:
     tried: bool
     """Whether it is known if environments come back after a resume."""
     remark: str
-    """What the user may like to know of this machine."""
+    """What the user may like to know of this machine, or of the policy that the run begins with."""
     home: Path
     """The folder that paths are below: a simulator may take the process elsewhere."""
 
@@ -156,6 +162,10 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
     elif config.init_from:
         source = RunFolder.open(config.init_from)
         refuse_misfit(config, spec, read_policy(source), torso)
+        if changed := [*policy_changed(source.read_settings(), to_dict(config))]:
+            remark = (
+                f"the policy of {source.shown} computes something else with {', '.join(changed)}"
+            )
         config = replace(config, init_from=str(source.path.resolve()))
     return Prepared(config, spec, plan, folder, before, state, replays, tried, remark, home)
 

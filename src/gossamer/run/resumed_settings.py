@@ -37,12 +37,18 @@ EPISODES = tuple(
     f"env.{x}" for x in ("frame_skip", "noop_max", "sticky", "fire_reset", "stuck_steps", "family")
 )
 """Settings that decide, beside the plan's `max_episode_steps`, what becomes of an episode that is played again."""
+COMPUTED = tuple(
+    f"policy.{x}"
+    for x in (
+        "activation", "normalize_obs", "obs_clip", "pixel_std_floor", "squash", "scale_actions", "noise_correlation",
+    )
+)  # fmt: skip
+"""Settings that decide what the same parameters compute."""
 SCORES = (
     *EPISODES,
     *(f"env.{x}" for x in ("full_action_space", "frame_stack", "size", "grayscale")),
     *(f"evaluation.{x}" for x in ("greedy", "held_out_tasks")),
-    *(f"policy.{x}" for x in ("activation", "normalize_obs", "obs_clip", "pixel_std_floor")),
-    *(f"policy.{x}" for x in ("squash", "scale_actions", "noise_correlation")),
+    *COMPUTED,
 )
 """Settings that decide, beside the plan's `max_episode_steps`, what parameters earn, or how that is counted."""
 ARITHMETIC = ("hardware", "torch")
@@ -86,6 +92,13 @@ def scores_changed(
 ) -> Generator[str]:
     """Say which settings have changed without which a score does not compare with an earlier one; see `episodes_changed`."""
     return _in_changes(SCORES, before, after, saved, plan)
+
+
+def policy_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[str]:
+    """Say which settings have changed without which a run's parameters compute something else."""
+    for name, old, new in changes(before, after):
+        if name in COMPUTED or (name == "algorithm.value_norm" and old):
+            yield f"{name} {_in_words(old)} -> {_in_words(new)}"
 
 
 def _in_changes(

@@ -492,6 +492,7 @@ class _Session:
             self.unmarked,
         )
         if state is None:
+            self._say(self.prepared.remark)
             if config.init_from and len(config.replays) > 1:
                 self._say(self._filling())
             if self.asked.layers.get("algorithm.name") == FOR_REPLAYS:
