@@ -116,6 +116,20 @@ def test_a_batch_acts_as_each_alone_would(tmp_path: Path, core: str) -> None:
         policy.act(np.array(["a", "b"]))
 
 
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_a_reward_that_is_not_a_number_counts_as_none(tmp_path: Path, core: str) -> None:
+    """It would outlast its episode in the core's state, or be an action that is not a number."""
+    settings = {"policy.core": core, "policy.core_size": 8, "policy.last_reward": True}
+    policy = gossamer.load_policy(trained(tmp_path, "Edge", total_env_steps=400, **settings))
+    states: list[Any] = []
+    for reward in (np.nan, 0.0):
+        _, state = policy.act(np.zeros(2, np.float32))
+        action, state = policy.act(np.zeros(2, np.float32), state, reward=reward)
+        states += [action, state.core_state.numpy()]
+    np.testing.assert_array_equal(states[0], states[2])
+    np.testing.assert_array_equal(states[1], states[3])
+
+
 def test_sampling_follows_its_generator(begun: str) -> None:
     policy = gossamer.load_policy(begun)
     obs = np.zeros((50, 2), np.float32)

@@ -387,7 +387,9 @@ class ActorCritic(nn.Module):
         parts: list[Tensor] = []
         if self.config.last_reward:
             assert last_reward is not None
-            parts.append(last_reward.flatten().unsqueeze(-1).clamp(-1.0, 1.0))
+            # A reward that is not a number counts as none; times 0 it would outlast the episode.
+            reward = last_reward.flatten().unsqueeze(-1).nan_to_num(nan=0.0)
+            parts.append(reward.clamp(-1.0, 1.0))
         if self.config.last_action:
             assert last_action is not None
             parts.append(encode_action(self.spec.action, last_action.flatten(0, 1)))
