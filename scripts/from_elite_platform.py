@@ -132,11 +132,13 @@ _DEFAULTS: dict[str, Any] = {
 _FIXED: dict[str, Any] = {
     "algorithm.reduction": "sum",
     "algorithm.normalize_advantage": False,
+    "algorithm.value_norm": False,
     "algorithm.trace_lambda": 1.0,
     "algorithm.num_minibatches": 1,
     "algorithm.passes": 1,
     "optimizer.schedule": "polynomial",
     "optimizer.schedule_power": 2.0,
+    "optimizer.learn_start": 0,
     "policy.torso": "elite",
     "policy.normalize_obs": False,
 }

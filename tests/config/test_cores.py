@@ -104,8 +104,8 @@ def test_a_batch_or_a_rate_that_is_given_stays(on: Any) -> None:
         assert config.optimizer.learning_rate == (6e-4,)
     config = make_config(PONG, {"optimizer": {"learning_rate": [1e-4]}})
     assert (config.num_envs, config.optimizer.learning_rate) == (16, (1e-4,))
-    config = make_config(PONG, {"algorithm": {"name": "vtrace"}, "num_learners": "auto"})
-    assert (config.num_learners, config.num_envs) == (8, 0), "no suite says how many"
+    config = make_config(PONG, {"num_envs": 0, "num_learners": "auto"})
+    assert (config.num_learners, config.num_envs) == (8, 0), "nobody says how many"
 
 
 @pytest.mark.parametrize(
