@@ -45,6 +45,25 @@ def test_the_last_evaluation_of_the_last_policy_counts(tmp_path: Path) -> None:
     assert read_run(path).evaluation is None, "the run went on for two thirds"
 
 
+def test_an_evaluation_of_the_last_version_counts_wherever_it_was(tmp_path: Path) -> None:
+    """The learner that is evaluated may be behind the mean of all, or not have heard yet how far the others are."""
+    path = make_run(tmp_path, "a", ["topology:single", "--num-learners", "2"])
+    with (path / "metrics.jsonl").open("a") as file:
+        for rank in (0, 1):
+            row = {"time_s": 4, "env_steps": 4000, "learner": rank, "version": 5 + rank}
+            file.write(json.dumps({**row, "return_mean_100": 40, "episodes": 400}) + "\n")
+    rows = [evaluation_row(8.0, 4_000, version=5)]
+    write_evaluations(path, *rows, evaluation_row(4.0, 3_500, learner=1, version=5))
+    assert read_run(path).evaluation is None
+    write_evaluations(path, *rows, evaluation_row(4.0, 3_500, learner=1, version=6))
+    assert read_run(path).score("evaluation") == 6
+    (path / "config.json").write_text((make_run(tmp_path, "b") / "config.json").read_text())
+    write_evaluations(path, evaluation_row(3.0, 3_500, learner="average", version=5))
+    assert read_run(path).evaluation is None, "that learner 1 has gone beyond"
+    write_evaluations(path, evaluation_row(3.0, 3_500, learner="average", version=6))
+    assert read_run(path).score("evaluation") == 3
+
+
 def test_evaluations_of_learners_that_mix_are_those_of_their_average(tmp_path: Path) -> None:
     path = make_run(tmp_path, "a")
     average = evaluation_row(5.0, 2_900, learner="average")

@@ -46,12 +46,20 @@ def test_tensorboard_tells_an_evaluation_once_and_settings(tmp_path: Path) -> No
         row: dict[str, float] = {"return_mean_100": float(at)}
         if evaluated is not None:
             row |= {**told, "evaluation_env_steps": evaluated}
+        if at == 40:
+            row["evaluation_candidate"] = 600.0
+        if at == 50:
+            row["evaluation_best"] = 400.0
         writer.write(row, at)
     writer.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
     means = [(event.step, event.value) for event in events.Scalars("evaluation_mean")]
     assert means == [(12, 500.0), (33, 500.0)]
+    best = [(event.step, event.value) for event in events.Scalars("evaluation_best")]
+    assert best == [(12, 500.0), (33, 500.0), (33, 400.0)], "in episodes that confirmed it"
+    assert events.Scalars("hparam/evaluation_best")[-1].value == 400.0
+    assert "hparam/evaluation_candidate" not in events.Tags()["scalars"], "it was refused"
     assert len(events.Scalars("return_mean_100")) == 5
     assert "evaluation_env_steps" not in events.Tags()["scalars"]
     assert events.Scalars("hparam/return_mean_100")[-1].value == 50.0

@@ -5,7 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from fake_placement import FakePlacement, Supervised
+from runs import SMALL, rows_of
 
+import gossamer
+from gossamer.roles.evaluator import Evaluation, Source
 from gossamer.run.placements import metric_rows as rows_module
 from gossamer.run.placements.metric_rows import OTHERS_ROW_SECONDS, Rows
 from gossamer.run.scoring import best_of
@@ -89,3 +93,42 @@ def test_the_best_learner_is_one_with_a_score():
     assert best_of({}) is None
     assert best_of({0: float("nan"), 1: -3.0, 2: -2.0}) == 2
     assert best_of({0: float("nan")}) is None
+
+
+def test_the_last_row_tells_of_the_last_evaluation(tmp_path):
+    told, ends, result = [], [], None
+    given = {**SMALL, "evaluation": {"every_seconds": 1000.0, "episodes": 2}}
+    begun = {"task": "CartPole-v1", **given, "run_folder": str(tmp_path / "run")}
+    for steps in (640, 1280):
+        words = {"resume": result} if result else begun
+        result = gossamer.train(**words, total_env_steps=steps, quiet=True, on_row=told.append)
+        ends.append(result.summary["env_steps"])
+        rows, evaluations = rows_of(result.folder), rows_of(result.folder, "evaluation")
+        mean = [x["mean"] for x in evaluations if not x["confirmation"]][-1]
+        assert rows == told, "no row twice"
+        assert rows[-1]["env_steps"] == rows[-1]["evaluation_env_steps"] == ends[-1]
+        assert rows[-1]["evaluation_mean"] == mean
+        assert rows[-1]["evaluation_best"] == result.summary["best_evaluation"]
+    assert [row["env_steps"] for row in rows if "evaluation_env_steps" in row] == ends
+
+
+def test_tensorboard_tells_of_every_evaluation(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run = Supervised(tmp_path, FakePlacement([]), tensorboard=True)
+    rows = [{"learner": 0, "updates": 1, "version": 1, "env_steps": 50}]
+    for at, mean in ((10, 1.0), (20, 3.0), (40, 2.0)):
+        if at == 40:  # after the last row of training
+            run.recorder.on_rows(rows, 50, disagreement=None, last=True)
+        result = Evaluation((mean,), (1,), 0)
+        run.recorder.on_evaluation(result, Source(at), (at, at), ships=True)
+    run.recorder.write_last_row()
+    run.close()
+    (row,) = run.rows()
+    assert (row["env_steps"], row["evaluation_env_steps"]) == (50, 40)
+    events = EventAccumulator(str(run.folder.path / "tensorboard"))
+    events.Reload()
+    means = [(event.step, event.value) for event in events.Scalars("evaluation_mean")]
+    assert means == [(10, 1.0), (20, 3.0), (40, 2.0)]
+    assert events.Scalars("hparam/evaluation_mean")[-1].value == 2.0

@@ -61,6 +61,14 @@ def test_the_average_of_some_or_all(device):
     assert sum(apart.values()) / len(apart) == pytest.approx(2.0 / 3.0)
 
 
+def test_an_average_is_as_old_as_its_oldest_version_and_behind_all_env_steps():
+    """Each learner counts those of all as far as it has heard of them, the first one to publish the fewest."""
+    versions, _ = make(3, [torch.zeros(3)])
+    for rank, (updates, env_steps) in enumerate(((20, 700), (10, 900), (10, 800))):
+        versions.post(rank, [torch.zeros(3)], 5, updates=updates, env_steps=env_steps)
+    assert versions.average([torch.zeros(3)]) == (5, (10, 900))
+
+
 def test_readers_in_different_threads_do_not_get_in_each_others_way():
     """The evaluator reads a policy while the supervisor asks how far all of them are apart, or reads one."""
     like = [torch.zeros(3), torch.zeros(2, dtype=torch.float64)]  # parameters and moments
@@ -100,7 +108,8 @@ def test_what_is_behind_a_version_is_told_of_that_version(run_policy):
     for _ in range(6):
         boxes.meanwhile = post
         source = versions.read_next(into)
-        assert source.at == (10 * source.version, 100 * source.version)
+        newest = 2 * into[0][0] - source.version  # of the average, or the only one
+        assert source.at == (10 * source.version, 100 * newest)
     each = versions.newest(1)
     learner = types.SimpleNamespace(updates_per_version=10, update=10 * each - 20)
     assert versions.version_at(learner, [0, 1]) == each - 2

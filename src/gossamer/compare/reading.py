@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 ScoreSource = Literal["evaluation", "training"]
 LAST_TENTH = 0.9
-"""Share of a run's env steps after which an evaluation is one of its last policy."""
+"""Share of a run's env steps after which an evaluation is one of its last policy, whatever its version."""
 
 
 class Evaluation(msgspec.Struct, frozen=True):
@@ -101,7 +101,7 @@ def read_run(path: Path, files: Reader | None = None) -> ComparedRun:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     layers = table_in(files, "layers.json")
-    curve = read_curve(files)
+    curve, versions = _read_rows(files)
     settings = dict(flatten(saved))
     independent = settings.get("topology.name") == "single"
     num_learners = settings.get("num_learners") if independent else 1
@@ -123,6 +123,7 @@ def read_run(path: Path, files: Reader | None = None) -> ComparedRun:
         evaluation=_last_evaluation(
             files,
             curve.env_steps[-1] if len(curve.env_steps) else 0.0,
+            versions,
             num_learners if isinstance(num_learners, int) else 1,
         ),
     )
@@ -140,8 +141,10 @@ def read_runs(paths: Iterable[Path], warn: Callable[[str], object]) -> list[Comp
 
 
 class _Row(msgspec.Struct):
-    """What of a row of metrics a curve is made of; the rest is passed over, which is ten times as fast as to parse it."""
+    """What of a row of metrics is read; the rest is passed over, which is ten times as fast as to parse it."""
 
+    learner: int = 0
+    version: int | None = None
     env_steps: float | None = None
     time_s: float | None = None
     return_mean_100: float | None = None
@@ -150,19 +153,27 @@ class _Row(msgspec.Struct):
 
 def read_curve(files: Reader) -> Curve:
     """Read the training returns of a run; broken rows, and rows that go back, are passed over."""
+    return _read_rows(files)[0]
+
+
+def _read_rows(files: Reader) -> tuple[Curve, dict[int, int]]:
+    """Return the curve of a run, and the last version of each learner."""
     decode = msgspec.json.Decoder(_Row).decode
+    versions: dict[int, int] = {}
     rows: list[tuple[float, float, float, float]] = []
     steps = seconds = -math.inf
     try:
         file = files.open("metrics.jsonl")
     except (OSError, ValueError):
-        return _curve([])
+        return _curve([]), {}
     with file:
         while line := file.readline(MAX_ROW_BYTES):
             try:
                 row = decode(line)
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 continue
+            if row.version is not None:
+                versions[row.learner] = row.version
             if row.return_mean_100 is None or row.env_steps is None or row.time_s is None:
                 continue
             # Without a count, as in no run of ours, the window is taken to be full.
@@ -173,7 +184,7 @@ def read_curve(files: Reader) -> Curve:
             if row.env_steps >= steps and row.time_s >= seconds:
                 steps, seconds = row.env_steps, row.time_s
                 rows.append(found)
-    return _curve(rows)
+    return _curve(rows), versions
 
 
 def _curve(rows: list[tuple[float, float, float, float]]) -> Curve:
@@ -182,11 +193,17 @@ def _curve(rows: list[tuple[float, float, float, float]]) -> Curve:
     return Curve(steps, seconds, value, episodes)
 
 
-def _last_evaluation(files: Reader, env_steps: float, num_learners: int) -> Evaluation | None:
+def _last_evaluation(
+    files: Reader, env_steps: float, versions: Mapping[int, int], num_learners: int
+) -> Evaluation | None:
     """Return the last evaluation of a run's policy: of learners that never mix, the mean of theirs, if all have one.
 
     Some of these would be the best, chosen by its score, and whoever's turn it was. The episodes that confirm a best policy are not among them: a policy that was lucky gets more of these.
     """
+    last = {str(rank): version for rank, version in versions.items()}
+    last["average"] = max(
+        versions.values(), default=0
+    )  # one that has left would be behind for ever
     by_learner: dict[str, Evaluation] = {}
     for row in evaluations_of_policy(files):
         try:
@@ -194,12 +211,14 @@ def _last_evaluation(files: Reader, env_steps: float, num_learners: int) -> Eval
                 {"mean": row["mean"], "episodes": len(row["returns"])}, Evaluation
             )
             at, whose = float(row["env_steps"]), str(row.get("learner", 0))
+            version = whole(row.get("version"))
         except (KeyError, TypeError, ValueError, OverflowError):
             continue
         if not abs(found.mean) < LARGEST or not found.episodes:
             continue
         by_learner.pop(whose, None)
-        if at >= LAST_TENTH * env_steps:
+        is_last = version is not None and whose in last and version >= last[whose] > 0
+        if is_last or at >= LAST_TENTH * env_steps:
             by_learner[whose] = found
     told = by_learner.values()
     if len(told) < num_learners:

@@ -44,20 +44,23 @@ class TensorboardWriter:
         self._writer: Any = module.SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
         self._settings = settings or {}
         self._told: dict[str, float] = {}  # the newest of what is a result
-        self._evaluated_at = -1
+        self._evaluated: dict[str, tuple[int, float]] = {}  # where, and what, by name
 
     def write(self, row: Mapping[str, Any], env_steps: int) -> None:
-        """Add every finite number of a row; an evaluation once, where it was."""
-        evaluated_at = int(row.get(AT, -1))
-        is_new, self._evaluated_at = evaluated_at != self._evaluated_at, evaluated_at
+        """Add every finite number of a row; an evaluation once, where it was, as long as rows repeat it."""
+        evaluated_at = row.get(AT)
+        self._told.pop("evaluation_candidate", None)  # rows tell it until it is decided
         for name, value in plain(row).items():
             if not isinstance(value, int | float) or name == AT:
                 continue
             evaluates = name.startswith(EVALUATION)
             if evaluates or name == "return_mean_100":
                 self._told[name] = value
-            if is_new or not evaluates:
-                self._writer.add_scalar(name, value, evaluated_at if evaluates else env_steps)
+            if not evaluates:
+                self._writer.add_scalar(name, value, env_steps)
+            elif evaluated_at is not None and self._evaluated.get(name) != (evaluated_at, value):
+                self._evaluated[name] = evaluated_at, value
+                self._writer.add_scalar(name, value, evaluated_at)
 
     def close(self) -> None:
         """Add settings and results as hparams, and write out what is queued."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -60,6 +61,8 @@ class Recorder:
         self.best: Score | None = None
         self.candidate: Score | None = None
         self.last_evaluation: dict[str, float] = {}
+        self._untold: deque[dict[str, float]] = deque()  # evaluations since the last row
+        self._waiting: tuple[dict[str, Any], int] | None = None  # the run's last row
         self.window = Window(config.num_learners)
         self._config, self._folder = config, folder
         self._title, self._on_row = title, on_row
@@ -111,6 +114,7 @@ class Recorder:
 
     def go_back(self, state: RecorderState | None) -> None:
         """Forget what came after a checkpoint (None: everything) within a session, but not its time."""
+        self._waiting = None
         self.window.load([] if state is None else state.window)
         self.pace.load((0, 0.0) if state is None else state.paced)
 
@@ -159,6 +163,7 @@ class Recorder:
                 self.last_evaluation["evaluation_learner"] = source.learner or 0
             if result.held_out is not None:
                 self.last_evaluation["evaluation_held_out_mean"] = result.held_out.mean
+            self._untold.append(self.last_evaluation)
         self._evaluations.write(
             {
                 "time_s": round(self.seconds(), 3),
@@ -205,6 +210,7 @@ class Recorder:
         *,
         disagreement: Callable[[], dict[int, float]] | None,
         first: int = 0,
+        last: bool = False,
     ) -> bool:
         """Write rows of learners; return whether the caller of `train`, who was told the run's, asks it to stop.
 
@@ -213,6 +219,7 @@ class Recorder:
             env_steps: of the run.
             disagreement: tells how far each learner is from their average; None: it is not known, or there is one.
             first: of the learners that have a place; its row tells of the run too.
+            last: they have learnt all; the row that tells of the run waits for `write_last_row`.
         """
         time_s = round(self.seconds(), 3)
         several, stops = self._config.num_learners > 1, False
@@ -221,22 +228,45 @@ class Recorder:
             if mean is not None:
                 own["learner/return_mean_100"] = mean
             row = {"time_s": time_s, **own}
-            if own["learner"] == first:
-                row |= self._of_run(env_steps, disagreement)
-                if self._progress:
-                    self._progress.update(row)
-                for writer in self._others:
-                    writer.write(row, env_steps)
-            self._metrics.write(row)
-            if own["learner"] == first and self._on_row is not None:
-                self.is_at_callers = True
-                try:
-                    said = self._on_row(plain(row))
-                finally:
-                    self.is_at_callers = False
-                # No number of characters written.
-                stops = isinstance(said, bool | np.bool_) and bool(said)
+            if own["learner"] != first:
+                self._metrics.write(row)
+                continue
+            row |= self._of_run(env_steps, disagreement)
+            if not last:
+                stops = self._tell(row, env_steps)
+                continue
+            self._waiting = row, env_steps
+            if self._progress:
+                self._progress.update(row)
         return stops
+
+    def write_last_row(self) -> None:
+        """Write the last row that tells of the run, if there is one, with what the last evaluation has found."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self._tell(*waiting)
+
+    def _tell(self, row: dict[str, Any], env_steps: int) -> bool:
+        """Write a row that tells of the run; return whether the caller of `train` asks it to stop."""
+        while self._untold:  # a row tells of one evaluation alone
+            evaluation = self._untold.popleft()
+            for writer in self._others:
+                writer.write(evaluation, env_steps)
+        row = {**row, **self._evaluated()}
+        if self._progress:
+            self._progress.update(row)
+        for writer in self._others:
+            writer.write(row, env_steps)
+        self._metrics.write(row)
+        if self._on_row is None:
+            return False
+        self.is_at_callers = True
+        try:
+            said = self._on_row(plain(row))
+        finally:
+            self.is_at_callers = False
+        # No number of characters written.
+        return isinstance(said, bool | np.bool_) and bool(said)
 
     def _of_run(
         self, env_steps: int, disagreement: Callable[[], dict[int, float]] | None
@@ -245,15 +275,7 @@ class Recorder:
             "steps_per_second": self.pace.per_second(env_steps),
             "episodes": self.episodes.count,
             **self.usage.measure(),
-            **self.last_evaluation,
         }
-        best, candidate = self.best, self.candidate  # an evaluator changes them
-        if best is not None:
-            row["evaluation_best"] = best.mean
-            if best.episodes is not None:  # as in an older run
-                row["evaluation_best_episodes"] = best.episodes
-        if candidate is not None:
-            row["evaluation_candidate"] = candidate.mean
         if disagreement is not None:
             apart = disagreement()
             row["topology/disagreement"] = sum(apart.values()) / len(apart)
@@ -262,6 +284,17 @@ class Recorder:
             means = self.window.shares()
             row |= {f"learner/return_of_{rank}": x for rank, x in means.items()}
         return row | self.window.metrics()
+
+    def _evaluated(self) -> dict[str, float]:
+        row = dict(self.last_evaluation)
+        best, candidate = self.best, self.candidate  # an evaluator changes them
+        if best is not None:
+            row["evaluation_best"] = best.mean
+            if best.episodes is not None:  # as in an older run
+                row["evaluation_best_episodes"] = best.episodes
+        if candidate is not None:
+            row["evaluation_candidate"] = candidate.mean
+        return row
 
     def state(self, env_steps: int) -> RecorderState:
         """Return the state that a resumed run's records continue from."""

@@ -104,7 +104,7 @@ class Supervisor:
         resumed: bool,
         making: str = "",
     ) -> None:
-        """Train to the end, then evaluate the run's final policy.
+        """Train to the end, then evaluate the run's final policy, and write the last row of metrics.
 
         Args:
             load: reads the state that learners begin with.
@@ -117,6 +117,14 @@ class Supervisor:
             Stopped: a stop's time was over before everything was saved.
             Overdue: the same, noticed while the main thread was at something that does not return.
         """
+        try:
+            self._run(load, go_back, resumed=resumed, making=making)
+        finally:
+            self.recorder.write_last_row()
+
+    def _run(
+        self, load: LoadInitialState, go_back: Callable[[], bool], *, resumed: bool, making: str
+    ) -> None:
         while True:
             self._group = HostGroup(self.placement, resumed, making)
             try:
@@ -289,8 +297,8 @@ class Supervisor:
             if machines := {x.machine for x in hosts if x.machine and x.state.phase != "done"}:
                 row |= {"cluster/hosts": len(machines), "cluster/learners": len(ranks)}
                 row["cluster/restarts"] = self.restarts
-        stops = recorder.on_rows(rows, env_steps, disagreement=apart, first=first)
-        if stops and not last:
+        stops = recorder.on_rows(rows, env_steps, disagreement=apart, first=first, last=last)
+        if stops:
             self.stop.ask(Exit("stopped", ON_ROW))
 
     def _save_when_whole(self) -> None:

@@ -116,8 +116,8 @@ def train(
             `feature_size`.
         quiet: print no progress.
         on_row: a function of yours that is called with a dict of the run's metrics as in metrics.jsonl (of several
-            learners the first one's rows, which include the run's), at most once a second; if it returns True, the run
-            saves, plays the last evaluation and stops.
+            learners the first one's rows, which include the run's), at most once a second, and with the last row once
+            the last evaluation is over; if it returns True, the run saves, plays the last evaluation and stops.
         settings: settings by field name, nested or dotted, such as `algorithm="ppo"` or
             `optimizer={"learning_rate": 1e-3}`; not allowed if `task` is a config.
 
@@ -564,6 +564,8 @@ class _Run(Watched):
             supervisor.exit = Exit("failed", user_messages.headline(failure))
         elif not supervisor.saved:
             supervisor.tell_lost(supervisor.checkpoints.on_disk)
+        with suppress(OSError):
+            supervisor.recorder.write_last_row()
         with suppress(OSError):
             supervisor.folder.write_json("summary.json", self._summary())
         self.say(user_messages.ending(self._summary(), supervisor.folder))

@@ -111,7 +111,7 @@ class PolicyBoards:
 
     @torch.no_grad()
     def average(self, into: list[Tensor], ranks: Sequence[int] | None = None) -> Heard:
-        """Write the average of learners' newest versions into tensors, by default of all present; return the oldest."""
+        """Write the average of learners' newest versions into tensors, by default of all present; return the oldest, and the env steps behind all."""
         found: list[Heard] = []
         heard = self._room()
         heard_views = views(heard, self._like)
@@ -126,7 +126,9 @@ class PolicyBoards:
         blend(dict.fromkeys(chosen, 1.0 / len(chosen)), chosen[0], message, mean)
         if mean is not into:
             torch._foreach_copy_(into, mean)
-        return min(found)
+        oldest = min(found)
+        # Those of all learners, as far as each has heard of them, the first to publish of the fewest.
+        return Heard(oldest.version, (oldest.at[0], max(x.at[1] for x in found)))
 
     def disagreement(self) -> dict[int, float]:
         """Return |theta_r - mean| / |mean| of every learner that is there, by rank, parameters only."""
