@@ -103,6 +103,26 @@ def test_an_environment_without_spaces_or_at_all_is_refused_in_one_line(name, me
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["the_same", "the_same_wrapped"])
+def test_a_function_that_returns_the_same_environment_again_is_refused(name):
+    env_id = f"wrong_envs:{name}"
+    said = f"^{env_id} returned the same environment object twice; it must create a new one at every call$"
+    with pytest.raises(ConfigError, match=said):
+        read_spec(env_id, DEFAULTS, tries=True)
+    with pytest.raises(ConfigError, match=said):
+        make_vec_env(env_id, num_envs=2, seed=1, settings=DEFAULTS)
+    training = make_vec_env(env_id, num_envs=1, seed=1, settings=DEFAULTS)
+    with pytest.raises(ConfigError, match=said):
+        make_vec_env(env_id, num_envs=1, seed=1, settings=DEFAULTS)
+    training.close()
+
+
+def test_an_environment_that_is_closed_may_be_returned_again():
+    assert read_spec("wrong_envs:the_same", DEFAULTS, tries=True, alone=True).obs_shape == (3,)
+    for _ in range(2):
+        make_vec_env("wrong_envs:the_same", num_envs=1, seed=1, settings=DEFAULTS).close()
+
+
 def test_one_that_handles_signals_is_told_that_other_threads_make_it_too():
     said = r"main thread .*; environments are made in other threads too: .* signals \(.*wrong_envs.py, line \d+\)$"
     with pytest.raises(ConfigError, match=said):

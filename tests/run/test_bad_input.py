@@ -58,6 +58,8 @@ ENVIRONMENT = [
     ("train broken_envs:Missing", "Missing"),
     ("train broken_envs:NOT_CALLABLE", "NOT_CALLABLE"),
     ("train broken_envs:nothing", "must return a gymnasium.Env"),
+    ("train wrong_envs:the_same --num-envs 4", "returned the same environment object twice"),
+    ("train wrong_envs:the_same_wrapped --num-envs 1", "returned the same environment object"),
     ("train broken_envs:DictObs", "Dict"),
     ("train broken_envs:TupleObs", "Tuple"),
     ("train broken_envs:TextObs", "Text"),

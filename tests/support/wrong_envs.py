@@ -5,6 +5,7 @@ import signal
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete
+from gymnasium.wrappers import TimeLimit
 
 RESET = np.zeros(3), {}
 STEP = np.zeros(3), 1.0, False, False, {}
@@ -26,6 +27,17 @@ class Wrong(gymnasium.Env):
 
 def right():
     return Wrong()
+
+
+SHARED = Wrong()
+
+
+def the_same():
+    return SHARED
+
+
+def the_same_wrapped():
+    return TimeLimit(SHARED, 100)
 
 
 def cart_pole():

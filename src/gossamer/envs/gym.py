@@ -11,7 +11,7 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from gossamer.envs.episodes import Episodes, formats_of
 from gossamer.envs.families import Family, layers_of, registered_spec
-from gossamer.envs.making import make_gym_env, refuse_limit, time_limit
+from gossamer.envs.making import let_go, make_another, make_gym_env, refuse_limit, time_limit
 from gossamer.envs.masks import MASK, BadMask
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, draw_actions
@@ -19,7 +19,7 @@ from gossamer.envs.symbols import tiles_in_numbers
 from gossamer.errors import ConfigError
 from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, failed
-from gossamer.system.signs_of_life import Sign
+from gossamer.system.signs_of_life import CLOSE, CONSTRUCTOR, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -106,8 +106,11 @@ class GymEnvs:
         picture = self._episodes.envs[0].render()
         return None if picture is None else np.asarray(picture, np.uint8)
 
-    def try_out(self) -> None:
-        """Raise ConfigError where the first environment does not do as it should; close it if it does."""
+    def try_out(self, *, alone: bool = False) -> None:
+        """Raise ConfigError where the first environment does not do as it should; close it if it does.
+
+        Unless there is to be one `alone`, there must be a new one each time.
+        """
         self.sign.env, self.sign.doing = 0, "its first reset and step"
         try:
             refuse_limit(self.spec.env_id, self._episodes.envs[0], self._max_episode_steps)
@@ -115,8 +118,16 @@ class GymEnvs:
             try_out(
                 self.spec.env_id, self._episodes.envs[0], self._settings, looked_for_mask=looked
             )
-            self.sign.doing = "close"
-            _call(self.spec.env_id, "close", self._episodes.envs.pop(0).close)
+            self.sign.doing = CLOSE
+            first = self._episodes.envs.pop(0)
+            try:
+                _call(self.spec.env_id, "close", first.close)
+                if not alone:
+                    # The first one still counts as open, but some simulators bear no open one beside them.
+                    self.sign.doing = CONSTRUCTOR
+                    make_another(self.spec.env_id, self._max_episode_steps)
+            finally:
+                let_go(first)
         finally:
             self.sign.doing = ""
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakValueDictionary
 
 from gossamer.envs.atari import atari_ids
 from gossamer.envs.settings import suite_of
@@ -29,6 +30,8 @@ LOOK_SECONDS = 60.0
 """Longest wait for a process that looks which ids it knows."""
 UNLIMITED_STEPS = 1_000
 """Time limit given to an environment that has none."""
+_OPEN: WeakValueDictionary[int, Any] = WeakValueDictionary()
+"""Environments of this process that have not been closed, without their wrappers, by id()."""
 
 
 @default_device_kept()
@@ -78,6 +81,7 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
     except RAISED as error:
         raise failed(env_id, "cannot be made", error) from error
+    _hold(env_id, env)
     # The function behind an id may set a limit of its own.
     limited = limit or time_limit(env)
     return env if limited else TimeLimit(env, _own_limit(env) or UNLIMITED_STEPS)
@@ -213,6 +217,7 @@ def _call_maker(
             f"{env_id} returned {type(env).__name__}; it must return a gymnasium.Env and take no "
             f"arguments"
         )
+    _hold(env_id, env)  # pyright: ignore[reportUnknownArgumentType]
     if render_mode == "human" and not takes_mode and env.render_mode is None:
         close_env(env_id, env)
         raise ConfigError(
@@ -256,6 +261,38 @@ def close_env(env_id: str, env: Any) -> None:
         env.close()
     except RAISED as error:
         _tell_once(f"gossamer: {failed(env_id, 'fails in close', error)}")
+    finally:
+        let_go(env)
+
+
+def make_another(env_id: str, max_episode_steps: int) -> None:
+    """Call a function of the user's again, and close what it makes; ConfigError if that counts as open already."""
+    module, _, name = env_id.rpartition(":")
+    maker = getattr(sys.modules.get(module), name, None)
+    if maker is not None and not isinstance(maker, type):  # a class makes a new one at every call
+        close_env(env_id, make_gym_env(env_id, max_episode_steps))
+
+
+def let_go(env: Any) -> None:
+    """Count an environment as closed; what makes environments may return it again."""
+    _OPEN.pop(id(_innermost(env)), None)
+
+
+def _hold(env_id: str, env: Any) -> None:
+    """Count an environment as open; refuse one that is: who steps it would step somebody else's episode."""
+    innermost = _innermost(env)
+    if _OPEN.get(id(innermost)) is innermost:
+        raise ConfigError(
+            f"{env_id} returned the same environment object twice; it must create a new one at every call"
+        )
+    _OPEN[id(innermost)] = innermost
+
+
+def _innermost(env: Any) -> Any:
+    from gossamer.envs.families import layers_of
+
+    *_, innermost = layers_of(env)
+    return innermost
 
 
 def time_limit(env: Any) -> int:

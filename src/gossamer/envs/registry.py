@@ -189,6 +189,7 @@ def read_spec(
     max_episode_steps: int = 0,
     *,
     tries: bool = False,
+    alone: bool = False,
     before_trial: Callable[[EnvSpec], Any] | None = None,
 ) -> EnvSpec:
     """Make one environment, read what it is, and close it; mistakes in id or settings show here.
@@ -198,6 +199,7 @@ def read_spec(
         settings: as for `make_vec_env`.
         max_episode_steps: as for `make_vec_env`.
         tries: begin an episode and take a step, to see mistakes in an environment of one's own.
+        alone: there is never to be another one beside it.
         before_trial: told the spec before that, so that it can refuse what is too large.
     """
     from gossamer.envs.gym import GymEnvs
@@ -215,7 +217,7 @@ def read_spec(
         if tries and isinstance(env, GymEnvs):
             if before_trial is not None:
                 before_trial(env.spec)
-            env.try_out()
+            env.try_out(alone=alone)
     finally:
         env.close()
     return env.spec

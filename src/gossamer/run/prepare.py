@@ -178,12 +178,14 @@ def _try_environment(
     torso: torch.nn.Module | None,
 ) -> tuple[EnvSpec, bool]:
     """Return the environment's spec, and whether it is known if it comes back after a resume."""
+    one = config.num_envs == config.num_learners == 1
     with same_folder():
         spec = read_spec(
             config.env_id,
             config.env,
             config.max_episode_steps,
             tries=folder is None,
+            alone=one and not config.evaluation.every_seconds,
             before_trial=lambda spec: refuse_large(config, spec, make_plan(config, spec), torso),
         )
     if folder is not None and checkpoint is not None:
