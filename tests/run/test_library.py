@@ -126,7 +126,7 @@ def test_several_learners_tell_one_row_of_the_run(tmp_path: Path) -> None:
     assert "learner/return_of_1" in rows[-1]
 
 
-@pytest.mark.parametrize("kind", [ValueError, ConnectionError])
+@pytest.mark.parametrize("kind", [ValueError, ConnectionError, ConfigError])
 def test_an_error_in_a_programs_function_ends_the_run(
     tmp_path: Path, kind: type[Exception]
 ) -> None:
@@ -136,6 +136,18 @@ def test_an_error_in_a_programs_function_ends_the_run(
     given = {**SHORT, "total_env_steps": 10**9, "run_folder": str(tmp_path / "run")}
     with pytest.raises(RunFailed, match=f"^{kind.__name__}: no True"):
         gossamer.train("CartPole-v1", quiet=True, on_row=on_row, **given)
+
+
+def test_a_programs_function_may_play_with_the_run_from_its_first_row_on(tmp_path: Path) -> None:
+    means: list[float] = []
+
+    def on_row(row: dict[str, Any]) -> bool:
+        means.append(gossamer.evaluate(tmp_path / "run", episodes=1).mean)
+        return True
+
+    given = {**SHORT, "total_env_steps": 10**9, "run_folder": str(tmp_path / "run")}
+    gossamer.train("CartPole-v1", quiet=True, on_row=on_row, **given)
+    assert means[0] >= 1.0
 
 
 def test_settings_are_given_as_people_do(tmp_path: Path) -> None:

@@ -110,11 +110,13 @@ class Checkpointing:
             self._thread.start()
         self._at, self._saved = time.monotonic(), saved
 
-    def save_initial(self) -> None:
-        """Begin to write the state that was kept, if there is one, so that the run can be resumed from any moment on."""
-        if self.initial is not None:
-            self.save(self.initial)
-            self.initial = None
+    def save_initial(self) -> bool:
+        """Begin to write the state that was kept, so that the run can be resumed from any moment on; whether there was one."""
+        if self.initial is None:
+            return False
+        self.save(self.initial)
+        self.initial = None
+        return True
 
     def note_pause(self, seconds: float) -> None:
         """Record for how long learning has paused for sending a snapshot."""

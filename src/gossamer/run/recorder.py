@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import MissingExtra
 from gossamer.record.checkpoint import CANDIDATE
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog, plain
@@ -66,6 +67,8 @@ class Recorder:
         self.window = Window(config.num_learners)
         self._config, self._folder = config, folder
         self._title, self._on_row = title, on_row
+        self.tells_caller = on_row is not None
+        """Whether a function of the caller's is told rows."""
         self.is_at_callers = False
         """Whether a function of the caller's is running, for as long as it likes."""
         self._progress: Progress | None = None
@@ -263,6 +266,8 @@ class Recorder:
         self.is_at_callers = True
         try:
             said = self._on_row(plain(row))
+        except ConfigError as error:  # of what it calls: this run's settings are not at fault
+            raise RunFailed(f"{type(error).__name__}: {error}") from error
         finally:
             self.is_at_callers = False
         # No number of characters written.

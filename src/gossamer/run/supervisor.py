@@ -273,12 +273,13 @@ class Supervisor:
     def _record(self, told: ProgressReport) -> None:
         for learner, episode in told.episodes:
             self.recorder.on_episode(episode, learner)
+        if self.checkpoints.save_initial() and self.recorder.tells_caller:
+            self.checkpoints.wait(self.placement.show_life)  # the caller may play with the policy
         self._group.ranks_told.update(row["learner"] for row in told.rows)
         if told.last:
             self._group.last_rows += told.rows
         else:
             self._write_rows(told.rows)
-        self.checkpoints.save_initial()
 
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self.recorder, self.placement.env_steps
