@@ -62,8 +62,8 @@ def curve(run: Path | Reader, num_learners: int = 1) -> list[Point]:
     size, each, gone = num_learners, -(-WINDOW // num_learners), set[int]()
     changes = deque(_learners_there(run) if num_learners > 1 else ())
     for row in rows_in(_reader(run), "episodes.jsonl"):
-        learner, score = row.get("learner", 0), row.get("return")
-        steps, seconds = row.get("env_steps"), row.get("time_s")
+        learner, score = row.get("learner", 0), number(row.get("return"))
+        steps, seconds = number(row.get("env_steps")), number(row.get("time_s"))
         if score is None or steps is None or seconds is None or not isinstance(learner, int):
             continue
         while changes and changes[0][0] <= seconds:
