@@ -17,6 +17,7 @@ from scored_runs import make_run
 from gossamer.cli import main
 from gossamer.compare import report
 from gossamer.compare.statistics import Scores, Spread, Statistic, spread_of
+from gossamer.record.objectives import measure
 from gossamer.record.runs import select_runs
 
 Capture = pytest.CaptureFixture[str]
@@ -301,6 +302,22 @@ def test_thresholds_are_told_in_steps_and_seconds(capsys: Capture) -> None:
     text = printed(capsys, "runs", "--threshold", "55")
     assert "3 of 3" in text
     assert "not by half of them" in text
+
+
+def test_a_threshold_is_reached_where_an_episode_ended(capsys: Capture) -> None:
+    """A row is written up to a second later, when the mean may have fallen again."""
+    path = make_run(Path("runs"), "a", returns=[10.0, 20.0, 30.0])
+    rows = [
+        {"env_steps": 10 * i, "time_s": 0.01 * i, "return": 45.0 if 100 < i <= 200 else 5.0, "length": 10, "learner": 0}
+        for i in range(1, 301)
+    ]  # fmt: skip
+    (path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (group,) = compared(capsys, "runs", "--threshold", "25")["groups"]
+    found = group["tasks"]["CartPole-v1"]["threshold"]
+    assert found["env_steps"]["value"] == measure(path, "steps_to_score", score=25.0) == 1_500
+    assert found["seconds"]["value"] == pytest.approx(1.5)
+    (group,) = compared(capsys, "runs", "--threshold", "46")["groups"]
+    assert group["tasks"]["CartPole-v1"]["threshold"]["reached"] == 0
 
 
 def test_curves_are_over_steps_or_seconds(capsys: Capture) -> None:

@@ -57,7 +57,8 @@ def test_an_evaluation_of_the_last_version_counts_wherever_it_was(tmp_path: Path
     assert read_run(path).evaluation is None
     write_evaluations(path, *rows, evaluation_row(4.0, 3_500, learner=1, version=6))
     assert read_run(path).score("evaluation") == 6
-    (path / "config.json").write_text((make_run(tmp_path, "b") / "config.json").read_text())
+    other = make_run(tmp_path, "b", ["topology:gossip", "--num-learners", "2"])
+    (path / "config.json").write_text((other / "config.json").read_text())
     write_evaluations(path, evaluation_row(3.0, 3_500, learner="average", version=5))
     assert read_run(path).evaluation is None, "that learner 1 has gone beyond"
     write_evaluations(path, evaluation_row(3.0, 3_500, learner="average", version=6))
@@ -65,7 +66,7 @@ def test_an_evaluation_of_the_last_version_counts_wherever_it_was(tmp_path: Path
 
 
 def test_evaluations_of_learners_that_mix_are_those_of_their_average(tmp_path: Path) -> None:
-    path = make_run(tmp_path, "a")
+    path = make_run(tmp_path, "a", ["topology:gossip", "--num-learners", "2"])
     average = evaluation_row(5.0, 2_900, learner="average")
     write_evaluations(path, average, evaluation_row(1.0, 3_000, learner=1))
     assert read_run(path).score("evaluation") == 5

@@ -160,6 +160,17 @@ def test_the_folder_that_is_watched_may_be_a_run(tmp_path: Path) -> None:
     assert [x["run"] for x in group["scores"]["CartPole-v1"]["runs"]] == [HERE]
 
 
+def test_a_threshold_reads_the_episodes_of_runs_that_were_read_before(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "a", returns=[10.0, 30.0])
+    rows = [{"env_steps": i, "time_s": i, "return": 30.0, "length": 1} for i in range(1, 200)]
+    (run / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    page = client(tmp_path)
+    assert compared(page, ["a"])["comparisons"]
+    (told,) = compared(page, ["a"], threshold=25)["comparisons"]
+    (table,) = [x for x in told["tables"] if "to a mean return of 25" in x["title"]]
+    assert "100" in table["rows"][0], "not the 2,000 of the next row"
+
+
 class Reading:
     """Stands for the reading of runs: waits until it may go on, and counts."""
 
@@ -168,11 +179,11 @@ class Reading:
         self.read: list[str] = []
         read_run = gossamer.compare.reading.read_run
 
-        def wait(path: Path, *given: Any) -> Any:
+        def wait(path: Path, *given: Any, **named: Any) -> Any:
             self.begun.set()
             assert self.may_go_on.wait(60)
             self.read.append(str(path))
-            return read_run(path, *given)
+            return read_run(path, *given, **named)
 
         monkeypatch.setattr(gossamer.compare.reading, "read_run", wait)
 

@@ -100,6 +100,19 @@ def test_the_last_evaluation_is_of_the_run_s_policy(
     assert run["last_evaluation"] == want
 
 
+def test_the_last_evaluation_of_learners_that_mix_no_more_is_their_own(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 5, learners=2)
+    told = [("average", 50.0), (0, 10.0), (1, 20.0)]
+    rows = [{"mean": x, "returns": [x], "learner": who, "confirmation": False} for who, x in told]
+    (folder / "evaluation.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "topology": {"name": "single"}}))
+    listing = Listing(Root(tmp_path))
+    listing.look()
+    (run,) = listing.runs()
+    assert run["last_evaluation"] == 15.0
+
+
 @pytest.mark.parametrize(
     ("folder", "want"),
     [

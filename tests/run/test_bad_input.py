@@ -179,6 +179,8 @@ FOLDERS = [
     ("eval run --checkpoint best", "no checkpoint best"),
     ("eval run --video game.avi", "write .mp4 or .gif"),
     ("eval run --video nowhere/game.mp4", "the folder does not exist"),
+    ("eval run --video /proc/game.mp4", "could not be written (no such file"),
+    ("eval run --video /proc/game.gif", "could not be written (no such file"),
     ("eval run --episodes 0", "must be >= 1"),
     ("runs nowhere", "nowhere"),
 ]

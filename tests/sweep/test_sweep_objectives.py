@@ -25,6 +25,10 @@ from gossamer.record.objectives import (
 )
 from gossamer.sweep.space import Choices, Range
 from gossamer.sweep.statistics import importance, importances, interval, ranks
+from gossamer.topology.allreduce import AllReduce
+from gossamer.topology.diffusion import Diffusion
+from gossamer.topology.gossip import Gossip
+from gossamer.topology.single import Single
 
 
 def write_run(folder: Path, rows: list[dict[str, Any]], **summary: Any) -> Path:
@@ -172,6 +176,21 @@ def test_the_objective_evaluation_is_the_last_one(tmp_path: Path) -> None:
     ]
     write_evaluations(run, rows)
     assert measure(run, "evaluation") == 2.0
+
+
+def test_learners_that_mix_no_more_are_told_by_their_own_evaluations(tmp_path: Path) -> None:
+    rows = [
+        {"env_steps": 10, "mean": 9.0, "time_s": 1.0, "learner": "average"},
+        {"env_steps": 20, "mean": 1.0, "time_s": 2.0, "learner": 1},
+    ]
+    for topology in (Single, AllReduce, Diffusion, Gossip):
+        run = write_run(tmp_path / topology.name, [])
+        write_evaluations(run, rows)
+        (run / "config.json").write_text(json.dumps({"topology": {"name": topology.name}}))
+        mixes = topology.run_policy == "average"
+        assert measure(run, "evaluation") == (9.0 if mixes else 1.0)
+        write_evaluations(run, rows[:1])
+        assert measure(run, "evaluation") == (9.0 if mixes else None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))

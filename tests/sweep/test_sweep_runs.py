@@ -130,6 +130,9 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(here: P
         )
     results = json.loads((sweep / "results.json").read_text())
     assert [x["state"] for x in results["trials"]] == ["done", "done"]
+    for name in ("env_steps", "seconds"):
+        of_runs = [found[f"{x['trial']:03d}/s1"][name] for x in results["trials"]]
+        assert [x[name] for x in results["trials"]] == of_runs
     # Once more: there is nothing to do, and the same is told.
     before = {path: path.stat().st_mtime_ns for path in sweep.rglob("summary.json")}
     assert cli.main(["sweep", *words, "--json"]) == 0

@@ -62,7 +62,7 @@ def compare(
     paths = selected(words)
     if len(paths) > MANY:
         say(f"reading {len(paths)} runs")
-    runs = read_runs(paths, say)
+    runs = read_runs(paths, say, climbs=threshold is not None)
     if not runs:
         raise ConfigError(f"none of the {len(paths)} runs can be read; gossamer runs lists them")
     found = comparisons_of(

@@ -88,7 +88,7 @@ def grouped_curve(values: Array, statistic: Statistic, level: float = LEVEL) -> 
 
 
 def reached(curve: Curve, threshold: float) -> tuple[float, float] | None:
-    """Return env steps and seconds of the first row whose mean of 100 episodes reaches a threshold; None if none does."""
+    """Return env steps and seconds of the first point whose mean of 100 episodes reaches a threshold; None if none does."""
     there = (curve.value >= threshold) & (curve.episodes >= WINDOW)
     if not there.any():
         return None

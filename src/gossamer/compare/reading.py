@@ -16,7 +16,7 @@ from gossamer.config.tree import flatten
 from gossamer.errors import ConfigError
 from gossamer.record.exits import state_of
 from gossamer.record.metrics import MAX_ROW_BYTES
-from gossamer.record.objectives import evaluations_of_policy
+from gossamer.record.objectives import curve, evaluations_of_policy
 from gossamer.record.readers import FolderReader, rows_in, sessions_in, settings_in, table_in
 from gossamer.system.reading import LARGEST, clipped, visible, whole
 
@@ -61,7 +61,9 @@ class ComparedRun:
     machine: str
     """Machine that the run was trained on last, as far as seconds depend on it; empty: not known."""
     curve: Curve
-    """Mean return of 100 training episodes as it went."""
+    """Mean return of 100 training episodes as it went, by rows of metrics."""
+    climbs: Curve | None
+    """The same mean whenever it was higher than ever before, by episodes; None: they were not read, or there are none."""
     evaluation: Evaluation | None
     """Scores of the last policy; None: the run ended without one."""
 
@@ -82,12 +84,13 @@ class ComparedRun:
         return float(self.curve.seconds[-1]) if len(self.curve.seconds) else 0.0
 
 
-def read_run(path: Path, files: Reader | None = None) -> ComparedRun:
+def read_run(path: Path, files: Reader | None = None, *, climbs: bool = False) -> ComparedRun:
     """Read a run folder; ConfigError, in one line, if it is damaged where it matters.
 
     Args:
         path: of the folder, as it is shown.
         files: reads it; None: whatever is at the path.
+        climbs: whether to read the run's episodes too.
     """
     files = FolderReader(path) if files is None else files
     saved = settings_in(files, path)
@@ -101,10 +104,11 @@ def read_run(path: Path, files: Reader | None = None) -> ComparedRun:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     layers = table_in(files, "layers.json")
-    curve, versions = _read_rows(files)
+    by_rows, versions = _read_rows(files)
     settings = dict(flatten(saved))
     independent = settings.get("topology.name") == "single"
-    num_learners = settings.get("num_learners") if independent else 1
+    size = whole(settings.get("num_learners")) or 1
+    num_learners = size if independent else 1
     if independent and settings.get("placement") == "cluster":  # some may have no place at the end
         num_learners = _learners_at_the_end(files) or num_learners
     seed = saved.get("seed")
@@ -119,22 +123,25 @@ def read_run(path: Path, files: Reader | None = None) -> ComparedRun:
         described=described,
         state=state_of(table_in(files, "summary.json"), running=files.running),
         machine=_machine(meta),
-        curve=curve,
+        curve=by_rows,
+        climbs=_read_climbs(files, size) if climbs else None,
         evaluation=_last_evaluation(
             files,
-            curve.env_steps[-1] if len(curve.env_steps) else 0.0,
+            by_rows.env_steps[-1] if len(by_rows.env_steps) else 0.0,
             versions,
-            num_learners if isinstance(num_learners, int) else 1,
+            num_learners,
         ),
     )
 
 
-def read_runs(paths: Iterable[Path], warn: Callable[[str], object]) -> list[ComparedRun]:
-    """Read run folders; those that are damaged are left out, and a line about each is handed to `warn`."""
+def read_runs(
+    paths: Iterable[Path], warn: Callable[[str], object], *, climbs: bool = False
+) -> list[ComparedRun]:
+    """Read run folders, as `read_run` does; those that are damaged are left out, and a line about each is handed to `warn`."""
     found: list[ComparedRun] = []
     for path in paths:
         try:
-            found.append(read_run(path))
+            found.append(read_run(path, climbs=climbs))
         except ConfigError as error:
             warn(f"left out: {error}")
     return found
@@ -185,6 +192,18 @@ def _read_rows(files: Reader) -> tuple[Curve, dict[int, int]]:
                 steps, seconds = row.env_steps, row.time_s
                 rows.append(found)
     return _curve(rows), versions
+
+
+def _read_climbs(files: Reader, num_learners: int) -> Curve | None:
+    """Return where the mean return was higher than ever before, as sweeps reckon it; None without episodes."""
+    points = curve(files, max(num_learners, 1))
+    rows: list[tuple[float, float, float, float]] = []
+    highest = -math.inf
+    for point in points:
+        if point.full and point.mean > highest:
+            highest = point.mean
+            rows.append((point.env_steps, point.seconds, point.mean, WINDOW))
+    return _curve(rows) if points else None
 
 
 def _curve(rows: list[tuple[float, float, float, float]]) -> Curve:

@@ -496,7 +496,7 @@ def _in_task(group: _Group, task: str, axis: Axis, grid: Array, threshold: float
 
 
 def _threshold(runs: Sequence[ComparedRun], threshold: float) -> Threshold:
-    found = [reached(run.curve, threshold) for run in runs]
+    found = [reached(run.climbs or run.curve, threshold) for run in runs]
     there = [x for x in found if x is not None]
     steps, seconds = (_median_of([math.inf if x is None else x[i] for x in found]) for i in (0, 1))
     return Threshold(len(there), len(runs), steps, seconds)

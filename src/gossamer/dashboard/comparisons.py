@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 FILES = (
     "config.json", "meta.json", "layers.json", "summary.json", "metrics.jsonl", "evaluation.jsonl",
+    "episodes.jsonl",
 )  # fmt: skip
 """Files that a comparison reads; while they and the run's lock are as they were, nothing is read again."""
 MAX_BYTES = 64 << 20
@@ -61,12 +62,14 @@ class _Held(NamedTuple):
 
     id: str
     signature: tuple[Any, ...]
+    climbs: bool
+    """Whether its episodes were read too, as thresholds alone need."""
     run: ComparedRun
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of its curve."""
-        return sum(x.nbytes for x in self.run.curve)
+        """Bytes of its curves."""
+        return sum(x.nbytes for x in (*self.run.curve, *(self.run.climbs or ())))
 
 
 class Comparisons:
@@ -131,7 +134,7 @@ class Comparisons:
         for run in question.runs:
             if given_up.is_set() or self._closed.is_set():
                 raise _GivenUp
-            if (found := self._read(run, said)) is not None:
+            if (found := self._read(run, question, said)) is not None:
                 held.append(found)
         key = (question, tuple(x.signature for x in held), tuple(said))
         if key not in self._answers:
@@ -144,7 +147,7 @@ class Comparisons:
             self._answers.popitem(last=False)
         return {**self._answers[key], "seconds": time.thread_time() - began}
 
-    def _read(self, run: str, said: list[str]) -> _Held | None:
+    def _read(self, run: str, question: Question, said: list[str]) -> _Held | None:
         """Return a run, read again if its files have changed; None, and a line about it, if it cannot be read."""
         # Here, as most who watch runs never compare them.
         from gossamer.compare.reading import read_run
@@ -153,9 +156,11 @@ class Comparisons:
         try:
             with self._root.run(run) as files:
                 signature = _signature(run, files)
+                climbs = question.threshold is not None
                 known = self._runs.get(run)
-                if known is None or known.signature != signature:
-                    known = _Held(run, signature, read_run(Path(name), files))
+                if known is None or known.signature != signature or climbs > known.climbs:
+                    found = read_run(Path(name), files, climbs=climbs)
+                    known = _Held(run, signature, climbs, found)
         except ConfigError as error:
             said.append(f"left out: {error}")
             return None

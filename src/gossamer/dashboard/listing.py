@@ -14,7 +14,7 @@ from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.files import LOCK
 from gossamer.record.metrics import LAST_BYTES, parse_row, tells_of_run
-from gossamer.record.objectives import WINDOW
+from gossamer.record.objectives import WINDOW, ships_average
 from gossamer.record.readers import sessions_in
 from gossamer.system.reading import mapping, number, whole
 
@@ -332,6 +332,8 @@ def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
             mean = number(row.get("mean"))
             if mean is None or row.get("confirmation") is True:
                 continue
+            if several and row.get("learner") == "average" and not ships_average(config):
+                break  # they mixed before the run was resumed
             if not several or row.get("learner") == "average":
                 return mean
             found.setdefault(str(row.get("learner")), mean)

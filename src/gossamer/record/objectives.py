@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.readers import FolderReader, rows_in, table_in
-from gossamer.system.reading import number, whole
+from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gossamer.record.readers import Reader
 
@@ -32,6 +32,8 @@ MAX_SEEDS = 1000
 """Most seeds of a trial, so that the mean of its runs tells whether one of them never reached the score."""
 WINDOW = 100
 """Episodes behind a mean return, as in metrics.jsonl."""
+NO_AVERAGE = ("single", "allreduce")
+"""Topologies of which no average of learners is the run's policy."""
 RETURN_OF = "learner/return_of_"
 """Beginning of the names under which metrics.jsonl tells what each learner's share of these has earned."""
 
@@ -62,8 +64,8 @@ def curve(run: Path | Reader, num_learners: int = 1) -> list[Point]:
     size, each, gone = num_learners, -(-WINDOW // num_learners), set[int]()
     changes = deque(_learners_there(run) if num_learners > 1 else ())
     for row in rows_in(_reader(run), "episodes.jsonl"):
-        learner, score = row.get("learner", 0), row.get("return")
-        steps, seconds = row.get("env_steps"), row.get("time_s")
+        learner, score = row.get("learner", 0), number(row.get("return"))
+        steps, seconds = number(row.get("env_steps")), number(row.get("time_s"))
         if score is None or steps is None or seconds is None or not isinstance(learner, int):
             continue
         while changes and changes[0][0] <= seconds:
@@ -133,10 +135,22 @@ def last_evaluation(run: Path | Reader) -> float | None:
 
 
 def evaluations_of_policy(run: Path | Reader) -> list[dict[str, Any]]:
-    """Return the evaluations of a run's policy: where learners mix, it is their average, and every second one is of a learner."""
+    """Return the evaluations of a run's policy: where learners mix, it is their average, and every second one is of a learner.
+
+    Of a run that was resumed with learners that do not mix any more, these are the ones since then.
+    """
     rows = [row for row in rows_in(_reader(run), "evaluation.jsonl") if not row.get("confirmation")]
-    averages = any(row.get("learner") == "average" for row in rows)
-    return [row for row in rows if row.get("learner") == "average"] if averages else rows
+    averages = [i for i, row in enumerate(rows) if row.get("learner") == "average"]
+    if not averages:
+        return rows
+    if ships_average(table_in(_reader(run), "config.json")):
+        return [rows[i] for i in averages]
+    return rows[averages[-1] + 1 :]
+
+
+def ships_average(settings: Mapping[str, Any]) -> bool:
+    """Whether the policy of a run with these settings is the average of its learners, if there are several."""
+    return mapping(settings.get("topology")).get("name") not in NO_AVERAGE
 
 
 def is_done(run: Path | Reader) -> bool:

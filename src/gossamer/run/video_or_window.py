@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build.evaluation_tasks import training_tasks
@@ -14,7 +14,7 @@ from gossamer.roles.evaluator import evaluate
 from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from pathlib import Path
 
     from gossamer.config import TrainConfig
@@ -45,19 +45,21 @@ def record_video(
         seed: of the episode.
         greedy: take the likeliest action instead of sampling.
         stop: asked every step; True raises Interrupted.
+
+    Raises:
+        ConfigError: the file cannot be written.
     """
     writer = _open_video(str(path))
+
+    def add(picture: Any) -> None:
+        with _writing(path):
+            writer.append_data(_even(picture))
+
     try:
-        return show_episode(
-            config,
-            policy,
-            lambda picture: writer.append_data(_even(picture)),
-            seed=seed,
-            greedy=greedy,
-            stop=stop,
-        )
+        return show_episode(config, policy, add, seed=seed, greedy=greedy, stop=stop)
     finally:
-        writer.close()
+        with _writing(path):
+            writer.close()
 
 
 def show_episode(
@@ -93,8 +95,16 @@ def show_episode(
 def _open_video(path: str) -> Any:
     if not path.endswith(FORMATS):
         raise ConfigError(f"--video {path}: write {' or '.join(FORMATS)}, for example game.mp4")
-    if not expand(path).absolute().parent.is_dir():
+    target = expand(path).absolute()
+    if not target.parent.is_dir():
         raise ConfigError(f"--video {path}: the folder does not exist; make it first")
+    with _writing(
+        path
+    ):  # ffmpeg opens it at the first picture, and imageio at the last one of a .gif
+        is_new = not target.exists()
+        target.open("ab").close()
+        if is_new:
+            target.unlink()
     try:
         imageio: Any = importlib.import_module("imageio.v2")
         if path.endswith(".gif"):
@@ -105,6 +115,16 @@ def _open_video(path: str) -> Any:
             f"--video {path} needs imageio with ffmpeg ({' '.join(str(error).split())[:80]}); "
             f"type: {install_command('video')}"
         ) from None
+
+
+@contextmanager
+def _writing(path: Path | str) -> Generator[None]:
+    """Tell in one line that a file could not be written; of ffmpeg one hears no more than of a broken pipe."""
+    try:
+        yield
+    except OSError as error:
+        why = (error.strerror or "the encoder has ended").lower()
+        raise ConfigError(f"--video {path} could not be written ({why})") from None
 
 
 def _even(picture: Any) -> Any:

@@ -74,6 +74,7 @@ def results(queue: TrialQueue, best: Sequence[Trial]) -> dict[str, Any]:
                 "settings": x.chosen,
                 **_reached(goals, x.values),
                 "of_seeds": [list(_reached(goals, one).values()) for one in x.of_seeds],
+                **_spent(x),
                 "runs": [str(run.folder) for run in x.runs],
                 **({"reason": x.failure} if x.failure else {}),
             }
@@ -138,8 +139,7 @@ def _table(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     heads = _short(names) if in_columns else ["settings"]
     rows = [["trial", *goals, "env steps", "seconds", "state", *heads]]
     for x in trials[:MOST_TRIALS]:
-        summaries = [read_summary(run.folder) for run in x.runs]
-        totals = [sum(_count(one, key) for one in summaries) for key in ("env_steps", "seconds")]
+        totals = _spent(x).values()
         values = x.values or (None,) * len(goals)
         worth = [shown_value(name, y) for name, y in zip(goals, values, strict=True)]
         settings = [settings_in_words(x.chosen)]
@@ -149,6 +149,13 @@ def _table(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     lines = columns(rows, right=range(rows[0].index("state")))
     more = len(trials) - MOST_TRIALS
     return lines + ([f"and {more} more, in results.json"] if more > 0 else [])
+
+
+def _spent(trial: Trial) -> dict[str, float]:
+    """Return the env steps and seconds of a trial, over all of its runs."""
+    summaries = [read_summary(run.folder) for run in trial.runs]
+    totals = {key: sum(_count(x, key) for x in summaries) for key in ("env_steps", "seconds")}
+    return {key: round(total, 3) for key, total in totals.items()}
 
 
 def _count(summary: Mapping[str, Any], key: str) -> float:
