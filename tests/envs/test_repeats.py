@@ -34,6 +34,14 @@ def test_an_episode_that_does_not_come_back_is_found(name, workers, says):
     assert told == f"an episode played again from its seed {says}"
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_instances_that_share_a_stream_are_found(workers):
+    told = differs("leaky_envs:SeedsOfAll", workers=workers)
+    assert told == (
+        "an episode played again from its seed, in a new instance beside another, has another reward after 1 step"
+    )
+
+
 @pytest.mark.parametrize(
     "env_id",
     ["leaky_envs:Repeats", "leaky_envs:NanReward", "CartPole-v1", "RandomExtremeAcrobot-v1",
@@ -82,7 +90,36 @@ def test_a_slow_environment_is_played_as_far_as_it_comes_in_its_time(monkeypatch
 
     monkeypatch.setattr(leaky_envs.Repeats, "step", slowly)
     assert differs("leaky_envs:LeaksBetweenEpisodes") == ""  # which shows after 20 steps
-    assert steps == [0, 1, 2] * 5
+    assert steps == [0, 1, 2] * 4 + [0, 0, 1, 1, 2, 2]
+
+
+def count_steps(kind, monkeypatch):
+    """Return a list that grows with every step of such an environment."""
+    step, steps = kind.step, []
+
+    def counted(self, action):
+        steps.append(self.steps)
+        return step(self, action)
+
+    monkeypatch.setattr(kind, "step", counted)
+    return steps
+
+
+def test_one_that_bears_no_other_beside_it_is_played_alone(monkeypatch):
+    steps = count_steps(leaky_envs.OnlyOne, monkeypatch)
+    assert differs("leaky_envs:OnlyOne") == ""
+    assert len(steps) == 5 * leaky_envs.LENGTH
+    assert leaky_envs.OnlyOne.opened == 0
+
+
+def test_one_that_is_slow_to_make_is_played_alone(monkeypatch):
+    def made(self):
+        leaky_envs.seconds += repeats.BESIDE_SECONDS + 0.1
+
+    monkeypatch.setattr(leaky_envs.Repeats, "__init__", made)
+    steps = count_steps(leaky_envs.Repeats, monkeypatch)
+    assert differs("leaky_envs:Repeats") == ""
+    assert len(steps) == 5 * leaky_envs.LENGTH
 
 
 def test_a_trial_that_nobody_waits_for_makes_nothing_more():
@@ -91,7 +128,7 @@ def test_a_trial_that_nobody_waits_for_makes_nothing_more():
     made = []
 
     class Slow:
-        spec = None
+        spec, num_envs = None, 1
 
         def start(self, episodes):
             made.append("reset")
@@ -103,7 +140,7 @@ def test_a_trial_that_nobody_waits_for_makes_nothing_more():
             made.append("closed")
             closed.set()
 
-    def make():
+    def make(num_envs):
         made.append("made")
         return Slow()
 

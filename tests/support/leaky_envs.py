@@ -98,6 +98,34 @@ class LeaksBetweenInstances(Repeats):
         return super().observe() * np.float32(1.0 / begun)
 
 
+class SeedsOfAll(Repeats):
+    """Every reset seeds the one stream from which all instances draw what they pay."""
+
+    stream = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        SeedsOfAll.stream = np.random.default_rng(seed)
+        return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        obs, _, over, cut, info = super().step(action)
+        return obs, float(SeedsOfAll.stream.uniform()), over, cut, info
+
+
+class OnlyOne(Repeats):
+    """Bears no other instance beside it."""
+
+    opened = 0
+
+    def __init__(self) -> None:
+        if OnlyOne.opened:
+            raise OSError("the port is taken")
+        OnlyOne.opened += 1
+
+    def close(self) -> None:
+        OnlyOne.opened -= 1
+
+
 class Unseeded(Repeats):
     """Takes its seed, and draws from another stream."""
 

@@ -252,7 +252,6 @@ def try_to_repeat(
     make = partial(
         make_vec_env,
         spec.env_id,
-        num_envs=1,
         seed=1,
         settings=replace(settings, workers=1 if settings.workers else None),
         max_episode_steps=max_episode_steps,
