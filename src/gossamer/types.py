@@ -40,8 +40,8 @@ class StepResult(NamedTuple):
     obs: Obs[NDArray[Any]]
     """[N, *shape] of each leaf; after an end, the true final observation; on a reset row, the first. They may lie where
     the next step writes: copy what is to be kept."""
-    reward: NDArray[np.float32]
-    """[N] unclipped; 0 on a reset row."""
+    reward: NDArray[np.float64]
+    """[N] unclipped; 0 on a reset row. Returns are sums of what was paid, which float32 may not hold."""
     terminated: NDArray[np.bool_]
     """[N] the value of obs is 0 (a lost life counts where the env says so)."""
     truncated: NDArray[np.bool_]

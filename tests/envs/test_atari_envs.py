@@ -51,7 +51,7 @@ def test_stacks_move_by_one_frame_and_begin_with_zeros():
             else:
                 np.testing.assert_array_equal(row.obs[i, :3], before[i, 1:])
     assert row.obs.dtype == np.uint8
-    assert row.reward.dtype == np.float32
+    assert row.reward.dtype == np.float64
 
 
 def test_truncation_comes_after_exactly_the_given_steps():

@@ -45,8 +45,16 @@ def test_no_frame_is_lost_or_repeated(workers):
             assert row.truncated[i] == (ended[i] and seed % 2 == 0)
             assert row.ended[i] == ended[i]
     assert row.obs.dtype == np.float32
-    assert row.reward.dtype == np.float32
+    assert row.reward.dtype == np.float64
     rolling.envs.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rewards_are_those_that_were_paid(workers):
+    rolling = Rolling(make("counting_envs:PaysMuch", 2, EnvConfig(workers=workers))).start()
+    rows = [rolling.step(action) for action in random_actions(rolling.envs, 10)]
+    rolling.envs.close()
+    assert [row.reward.tolist() for row in rows] == [[16_777_217.0] * 2, [-16_777_216.0] * 2] * 5
 
 
 def test_what_was_observed_stays_until_the_next_step_begins():

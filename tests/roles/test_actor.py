@@ -7,6 +7,8 @@ import pytest
 import torch
 from core_fakes import CONTINUOUS, DISCRETE, CountingEnvs, episode_length, small_policy, spec_of
 
+from gossamer.envs.registry import make_vec_env
+from gossamer.envs.settings import EnvConfig
 from gossamer.errors import RunFailed
 from gossamer.roles.actor import Actor
 from gossamer.roles.slot_rows import write_obs
@@ -147,6 +149,16 @@ def test_episodes_add_up():
             begin = row + 1
     assert actor.env_steps == decisions.sum() < 6 * 7 * 5
     assert actor.env_steps == sum(e.length for e in episodes) + sum(unfinished(actor))
+
+
+def test_returns_are_sums_of_what_was_paid():
+    envs = make_vec_env("counting_envs:PaysMuch", num_envs=2, seed=1, settings=EnvConfig())
+    episodes = []
+    actor = Actor(
+        [envs], small_policy(envs.spec), unroll_length=7, seeds=[1], on_episode=episodes.append
+    )
+    collect(actor, 4)
+    assert [(x.episode_return, x.length) for x in episodes] == [(5.0, 10)] * 4
 
 
 def test_several_groups_equal_one_where_the_policy_is_certain():

@@ -10,6 +10,8 @@ import pytest
 import torch
 from core_fakes import CountingEnvs, small_policy
 
+from gossamer.envs.registry import make_vec_env, read_spec
+from gossamer.envs.settings import EnvConfig
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadBoard
 from gossamer.roles.evaluator import (
@@ -109,6 +111,16 @@ def test_recurrent_state_is_carried_and_cleared():
         assert torch.equal(now[1][0], now[0][0, :, 2] == 0), "starts where a step count is 0"
         step, last = now[0][0, :, 2], now[0][0, :, 3]
         torch.testing.assert_close(now[4][0], torch.where(step > 0, step + 0.1 * last, 0.0))
+
+
+def test_returns_are_sums_of_what_was_paid():
+    def made(n):
+        return make_vec_env("counting_envs:PaysMuch", num_envs=n, seed=1, settings=EnvConfig())
+
+    spec = read_spec("counting_envs:PaysMuch", EnvConfig())
+    for past in ({}, {"core": "lstm", "core_size": 4, "last_reward": True}):
+        policy = small_policy(spec, **past)
+        assert evaluate(policy, made, episodes=3, greedy=True, seed=0).returns == (5.0, 5.0, 5.0)
 
 
 def test_a_single_episode_has_no_error_and_errors_are_of_the_mean():

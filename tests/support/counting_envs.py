@@ -71,6 +71,15 @@ class Silent(gymnasium.Env[Any, Any]):
         return np.full(1, self.steps, np.float32), 0.0, False, False, {}
 
 
+class PaysMuch(Silent):
+    """Pays numbers that float32 does not have, and takes most of them back: five in the ten steps of an episode."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, _, _, info = super().step(action)
+        reward = 16_777_217.0 if self.steps % 2 else -16_777_216.0
+        return obs, reward, self.steps == 10, False, info
+
+
 class Failing(Silent):
     """Raises on its third step."""
 

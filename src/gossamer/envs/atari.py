@@ -278,7 +278,7 @@ class AtariEnvs(WithoutTasks):
         self.sign.doing = ""
         self.sign.beats += 1
         self._in_flight = False
-        reward = rewards.astype(np.float32)
+        reward = rewards.astype(np.float64)
         begun = self._ended
         if self._any_ended:
             obs = self._begin_next(obs, reward, terminated, truncated)
@@ -337,7 +337,7 @@ class AtariEnvs(WithoutTasks):
     def _begin_next(
         self,
         obs: Any,
-        reward: NDArray[np.float32],
+        reward: NDArray[np.float64],
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> Any:

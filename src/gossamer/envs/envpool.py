@@ -199,7 +199,7 @@ class EnvpoolEnvs(WithoutTasks):
         self._episode += begins
         self._steps = np.where(begins, 0, self._steps + 1)
         batch = self._batch(obs, info)
-        return StepResult(batch, np.asarray(reward, np.float32), terminated, truncated, ended)
+        return StepResult(batch, np.asarray(reward, np.float64), terminated, truncated, ended)
 
     def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> Obs[NDArray[Any]]:
         """Begin new episodes: EnvPool can neither save a state nor seed an episode."""

@@ -177,7 +177,7 @@ class Episodes:
         """Step every environment; begin the next episode in those whose last one is over."""
         num_envs = len(self.envs)
         self._batch = self.obs.empty(num_envs)
-        reward = np.zeros(num_envs, np.float32)
+        reward = np.zeros(num_envs)
         terminated = np.zeros(num_envs, np.bool_)
         truncated = np.zeros(num_envs, np.bool_)
         i, sign, first = 0, self._sign, self._seeds.first_env

@@ -68,7 +68,7 @@ class SharedArrays:
         action, n = spec.action, num_envs
         fields: dict[str, tuple[tuple[int, ...], str]] = {
             "action": ((n, *action.shape), action.dtype),
-            "reward": ((n,), "float32"),
+            "reward": ((n,), "float64"),
             "terminated": ((n,), "bool"),
             "truncated": ((n,), "bool"),
             "ended": ((n,), "bool"),

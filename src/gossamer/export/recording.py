@@ -172,7 +172,7 @@ def record(
             envs.send(given)
             result = envs.recv()
             was_over, over, obs = over, result.ended.copy(), result.obs
-            last_reward = result.reward.copy()
+            last_reward = result.reward.astype(np.float32)
     seen, said = (
         {name: np.stack([row[i][name] for row in rows]) for name in rows[0][i]} for i in (0, 1)
     )

@@ -278,7 +278,7 @@ def play(
     truncated, left = 0, episodes
     obs: Any = envs.start(np.full(n, first_episode, dtype=np.int64))
     ended, was_reset = np.zeros(n, dtype=bool), np.ones(n, dtype=bool)
-    reward = np.zeros(n, dtype=np.float32)
+    last_reward = torch.zeros(n)
     player: _OnGpu | _OnCpu
     if devices.is_gpu(device):
         player = _OnGpu(policy, n, generator, greedy=greedy, steps=steps)
@@ -290,11 +290,11 @@ def play(
         while left:
             if stop():
                 raise Interrupted
-            action = player.act(obs, torch.from_numpy(reward), torch.from_numpy(was_reset))
+            action = player.act(obs, last_reward, torch.from_numpy(was_reset))
             envs.send(policy.env_action(action).numpy())
             result = envs.recv()
             was_reset, ended = ended, result.ended.copy()
-            obs, reward = result.obs, result.reward
+            obs, last_reward = result.obs, torch.from_numpy(result.reward).float()
             playing = (episode < episodes) & ~was_reset
             np.add.at(returns, episode[playing], result.reward[playing])
             np.add.at(lengths, episode[playing], 1)
