@@ -29,6 +29,11 @@ COMMON = (
 )
 CART = "CartPole-v1 --num-envs 4 --unroll-length 16"
 PONG = "PongNoFrameskip-v4 --num-envs 4 --unroll-length 8 --policy.fc-size 32 --policy.normalize-steps 64"
+# Written out: a suite's defaults may change, and what these settings compute must not.
+NORMALIZED = (
+    "--algorithm.normalize-advantage --algorithm.value-norm false --policy.torso nature --policy.last-filters 64 "
+    "--optimizer.learning-rate 5e-4 --optimizer.learn-start 0"
+)
 FOUR = "--num-learners 4"
 PPO = "algorithm:ppo --algorithm.passes 2 --algorithm.num-minibatches 2"
 ONE_EACH = "--placement local --learners-per-process 1"
@@ -36,7 +41,10 @@ ONE_EACH = "--placement local --learners-per-process 1"
 RUNS: dict[str, tuple[str, int]] = {
     # Every algorithm; one process, and acting beside learning.
     "a2c": (f"{CART} algorithm:a2c --placement inline", 1600),
-    "vtrace-pong": (f"{PONG} algorithm:vtrace --placement inline --lag 1", 192),
+    "vtrace-pong": (
+        f"{PONG} algorithm:vtrace --algorithm.num-minibatches 2 {NORMALIZED} --placement inline --lag 1",
+        192,
+    ),
     "ppo-pong-overlapped": (f"{PONG} {PPO} --placement local --lag 1", 224),
     "ppo-pendulum": (f"Pendulum-v1 --num-envs 4 --unroll-length 16 {PPO} --placement inline", 1600),
     "ppo-mujoco-workers": (
@@ -45,7 +53,8 @@ RUNS: dict[str, tuple[str, int]] = {
     ),
     "laser-uniform": (f"{CART} algorithm:laser --replay-ratio 3 --placement inline", 1600),
     "laser-elite-pong": (
-        f"{PONG} algorithm:laser --replay-ratio 1 --replays.1.name elite --placement local --lag 1",
+        f"{PONG} algorithm:laser --replay-ratio 1 --replays.1.name elite --algorithm.num-minibatches 4 "
+        f"--algorithm.max-kl-nats 0.3 {NORMALIZED} --placement local --lag 1",
         224,
     ),
     "impact-circular": (

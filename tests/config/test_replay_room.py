@@ -37,7 +37,12 @@ from gossamer.spec import EnvSpec
 from gossamer.system import devices
 
 QUEUE = {"name": "queue", "fraction": 0.5}
-PONG = {"algorithm.name": "laser", "num_envs": 8, "unroll_length": 16}
+PONG = {
+    "algorithm.name": "laser",
+    "num_envs": 8,
+    "unroll_length": 16,
+    "policy.last_filters": 64,
+}
 
 
 @functools.cache

@@ -155,7 +155,7 @@ def test_actors_with_cores_of_their_own_use_them_and_leave_the_learner_its_own()
 
 
 def test_replays_that_leave_no_room_to_learn_are_told(gpu):
-    settings = {"algorithm": "laser", "device": "cuda", "num_envs": 16, "replays": [
+    settings = {"algorithm": "laser", "device": "cuda", "num_envs": 16, "unroll_length": 16, "policy.last_filters": 64, "replays": [
         {"name": "queue", "fraction": 0.5},
         {"name": "uniform", "fraction": 0.5, "capacity_steps": 400_000, "device": "cuda"},
     ]}  # fmt: skip
@@ -212,8 +212,8 @@ def test_defaults_are_sized_for_a_gpu():
     )
     assert plan.num_envs == config.num_envs == 16, "which PPO's other settings go with"
     assert plan.micro_batch_rows == plan.num_envs * (config.unroll_length + 1)
-    assert planned(algorithm="vtrace")[2].num_envs == 128
-    assert planned(algorithm="vtrace", device="cpu")[2].num_envs == 64
+    assert planned(algorithm="vtrace", device="cuda")[2].num_envs == 128
+    assert planned(algorithm="vtrace", device="cpu")[2].num_envs == 16
     on_cpu = planned(device="cpu")[2]
     assert (on_cpu.device, on_cpu.env_groups) == ("cpu", 1)
     assert planned(num_envs=8, env_groups=1)[2].num_envs == 8
