@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -516,3 +517,15 @@ def test_a_score_that_no_longer_compares_is_dropped(
     assert (best.mean == 39.5) == (not told)
     said = "the best policy so far (score 39.5) is dropped, because scores no longer compare: "
     assert (said + told in log_of(tmp_path)) == bool(told)
+
+
+def test_a_setting_that_an_older_version_did_not_have_drops_no_score(tmp_path: Path) -> None:
+    train(config(tmp_path, "CartPole-v1", 6), quiet=True)
+    store = CheckpointStore(tmp_path / "checkpoints", 0)
+    store.save_scored("best", 1, store.load("best").tensors, store.load("best").state, Score(39.5))
+    last = store.load("last")
+    state = json.loads(json.dumps(last.state))
+    del state["settings"]["policy"]["noise_correlation"], state["settings"]["evaluation"]["greedy"]
+    store.save(last.updates, last.tensors, state)
+    train(config(tmp_path, "CartPole-v1", 12), resume=str(tmp_path), quiet=True)
+    assert "is dropped" not in log_of(tmp_path)

@@ -51,6 +51,7 @@ SCORES = (
     *COMPUTED,
 )
 """Settings that decide, beside the plan's `max_episode_steps`, what parameters earn, or how that is counted."""
+NONE_IS_A_VALUE = {*(x for x in SCORES if x.startswith("env.")), "evaluation.held_out_tasks"}
 ARITHMETIC = ("hardware", "torch")
 """Values of the plan that say what computes; empty where an older checkpoint does not say."""
 
@@ -97,7 +98,7 @@ def scores_changed(
 def policy_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[str]:
     """Say which settings have changed without which a run's parameters compute something else."""
     for name, old, new in changes(before, after):
-        if name in COMPUTED or (name == "algorithm.value_norm" and old):
+        if (name in COMPUTED and old is not None) or (name == "algorithm.value_norm" and old):
             yield f"{name} {_in_words(old)} -> {_in_words(new)}"
 
 
@@ -112,7 +113,8 @@ def _in_changes(
     if limits[0] != limits[1]:
         yield f"max_episode_steps {limits[0]} -> {limits[1]}"
     for name, old, new in changes(before, after):
-        if name in names:
+        # One that the run's version did not have yet is as it was before; only of an environment none is a value.
+        if name in names and (old is not None or name in NONE_IS_A_VALUE):
             yield f"{name} {_in_words(old)} -> {_in_words(new)}"
 
 
