@@ -209,6 +209,12 @@ def test_no_more_threads_than_cores_want_to_compute(env_id: str, lag: str, cores
             assert plan.env_threads <= (cpus if lag == "0" else share)
 
 
+def test_two_groups_are_chosen_where_workers_that_are_asked_for_divide_each() -> None:
+    for workers, groups in ((0, 2), (2, 2), (4, 2), (8, 1)):
+        given = {"num_envs": 8, "env.workers": workers}
+        assert threads_of(16, env_id="cases_envs:Picture", **given).env_groups == groups
+
+
 @pytest.mark.parametrize("lag", ["0", "1", "free"])
 @pytest.mark.parametrize("cores", [4, 8, 16, 64])
 def test_actors_in_processes_share_what_the_learner_leaves(lag: str, cores: int) -> None:

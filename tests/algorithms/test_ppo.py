@@ -168,6 +168,21 @@ def test_the_last_value_is_the_policys(core):
     torch.testing.assert_close(minibatch.target, last.expand(5, 3))
 
 
+def test_rows_of_a_recurrent_policy_are_unrolled_from_the_first():
+    """What it holds at another row is not known."""
+    for core in ("none", "gru"):
+        policy = small_policy(spec_of(), core=core, core_size=4)
+        batch = random_batch(policy.spec, 5, 3, core_units=policy.core_units)
+        if core == "none":
+            whole = unroll(policy, batch, slice(0, 6)).value
+            torch.testing.assert_close(unroll(policy, batch, slice(2, 6)).value, whole[2:])
+            continue
+        with pytest.raises(
+            ValueError, match="unroll begins at row 2, a recurrent policy's state at row 0"
+        ):
+            unroll(policy, batch, slice(2, 6))
+
+
 def test_too_large_a_kl_ends_the_batch():
     algorithm = PPO(passes=4, num_minibatches=2, max_kl_nats=0.1)
     for kl, ends in [(0.05, False), (0.1, False), (0.11, True)]:

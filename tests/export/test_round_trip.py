@@ -96,14 +96,15 @@ def make_policy(algorithm: str, torso: str, core: str, action: str, settings: di
     policy = build_trained_policy(config, spec, interface).requires_grad_(False).eval()
     gen = torch.Generator().manual_seed(1)
     envs = RandomEnvs(spec, 16, seed=2)
-    obs = torch.from_numpy(np.stack([envs.obs() for _ in range(4)]))
-    policy.observe(obs, torch.ones(3, 16, dtype=torch.bool))
+    steps = 4 if core == "none" else 30  # what a core holds needs some to settle
+    obs = torch.from_numpy(np.stack([envs.obs() for _ in range(steps)]))
+    policy.observe(obs, torch.ones(steps - 1, 16, dtype=torch.bool))
     policy.observe_values(160.0, 4_000.0, 100)
     policy.refresh()
     for x in policy.parameters():  # biases, which begin at 0, have to be exported too
         x.add_(0.01 * torch.randn(x.shape, generator=gen))
-    past = [torch.zeros(4, 16, *spec.action.shape, dtype=torch.int64), torch.zeros(4, 16)]
-    starts, state = torch.zeros(4, 16, dtype=torch.bool), policy.initial_state(16)
+    past = [torch.zeros(steps, 16, *spec.action.shape, dtype=torch.int64), torch.zeros(steps, 16)]
+    starts, state = torch.zeros(steps, 16, dtype=torch.bool), policy.initial_state(16)
     # Features of about 1, as trained networks have them: of larger ones float32 tells the last digits less well.
     layer = [x for x in policy.torso.modules() if isinstance(x, torch.nn.Linear)][-1]
     seen: list[torch.Tensor] = []

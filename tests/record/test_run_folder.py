@@ -82,7 +82,10 @@ def test_default_path_names_what_runs(root: str) -> None:
 
 
 def test_two_runs_in_one_second_get_two_folders(root: str) -> None:
-    made = [RunFolder.create(None, root=root, **NAMES) for _ in range(3)]
+    made: list[RunFolder] = []
+    for _ in range(3):
+        made.append(RunFolder.create(None, root=root, **NAMES))
+        (made[-1].path / "summary.json").write_text("{}")  # runs may end within the second
     assert len({run.path for run in made}) == 3
 
 

@@ -17,13 +17,14 @@ from gossamer.config import make_config
 from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import Mailboxes
 from gossamer.record.checkpoint import CheckpointStore
-from gossamer.run.checkpoint_contents import RunPolicies, from_disk, policy_of, to_disk
+from gossamer.run.checkpoint_contents import TARGET, RunPolicies, from_disk, policy_of, to_disk
 from gossamer.run.finished import find_end
 from gossamer.run.host_protocol import Died
 from gossamer.run.load_policy import read_policy, saved_policy
 from gossamer.run.placements.shared_memory import PolicyBoards
 from gossamer.run.snapshot import fill_absent_learners
 from gossamer.run.train import train
+from gossamer.system.prefixes import without_prefix
 
 SETTINGS: dict[str, Any] = {"topology": {"name": "gossip"}, "checkpoint_every_seconds": 0.0}
 SINGLE: dict[str, Any] = {**SETTINGS, "topology": {"name": "single"}}
@@ -200,13 +201,14 @@ def test_an_absent_learner_that_is_independent_keeps_its_own_policy(supervise):
     assert saved.policies.policy_of == 2
     own = saved.learners[1].tensors
     assert torch.equal(own["learner.policy.weight"], torch.full((2,), 7.0))
-    assert torch.equal(own["learner.algorithm.target.weight"], torch.full((2,), 7.0))
+    assert torch.equal(own["learner.algorithm.tensors.target.weight"], torch.full((2,), 7.0))
     assert not [x for x in own if x.startswith("learner.optimizer.")], "it begins anew"
     assert torch.equal(saved_policy(run.store.load(), 1).tensors["weight"], torch.full((2,), 7.0))
 
 
 def test_a_run_goes_on_with_what_a_learner_that_was_absent_had_learnt(tmp_path: Path) -> None:
     given = {**SMALL, "algorithm": "impact", "num_learners": 2, "placement": "inline"}
+    given |= {"topology": "single", "same_start": False, "optimizer": {"outer_momentum": 0.5}}
     given |= {"run_folder": str(tmp_path / "run"), "lag": "0", "total_env_steps": 1024}
     config = make_config("CartPole-v1", given)
     train(config, quiet=True)
@@ -217,6 +219,9 @@ def test_a_run_goes_on_with_what_a_learner_that_was_absent_had_learnt(tmp_path: 
     there = {0: state.learners[0]}
     whose = fill_absent_learners(there, {1: state.learners[1].own_env_steps}, {}, lambda _: own)
     assert whose == [(1, 1)]
+    target = without_prefix(there[1].tensors, TARGET)
+    assert target
+    assert all(torch.equal(x, own[name]) for name, x in target.items()), "nobody else's"
     filled = msgspec.structs.replace(state, learners=[there[0], there[1]], exact=False)
     store.save(found.updates, *to_disk(filled))
     config = replace(

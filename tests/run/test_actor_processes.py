@@ -150,11 +150,14 @@ def test_without_a_lag_nobody_waits_for_the_slowest(tmp_path: Path) -> None:
     assert sum(x["length"] for x in found) > 0.8 * summary["env_steps"]
 
 
-@pytest.mark.parametrize("lag", ["1", slow("free")])
-def test_an_actor_that_is_killed_comes_back(tmp_path: Path, lag: str) -> None:
+@pytest.mark.parametrize(
+    ("lag", "env_id"),
+    [("1", "HeldAndHelped"), slow("1", "HeldCartPole"), slow("free", "HeldCartPole")],
+)
+def test_an_actor_that_is_killed_comes_back(tmp_path: Path, lag: str, env_id: str) -> None:
     folder = tmp_path / "run"
     total = steps_for(2, 120.0)
-    words = ["held_envs:HeldCartPole", "algorithm:vtrace", *QUICK, "--lag", lag]
+    words = [f"held_envs:{env_id}", "algorithm:vtrace", *QUICK, "--lag", lag]
     words += ["--actors-per-learner", "2", "--total-env-steps", str(total)]
     words += ["--run-folder", str(folder)]
     with Session(words, tmp_path) as session:

@@ -88,8 +88,8 @@ def test_a_dead_learner_is_replaced_while_the_others_go_on(
     tmp_path: Path, topology: str, deaths: int
 ) -> None:
     folder, total = tmp_path / "run", steps_for(3, 120.0 * deaths)
-    words = [*HELD, *f"topology:{topology}".split(), "--total-env-steps", str(total)]
-    words += ["--run-folder", str(folder)]
+    words = [*f"topology:{topology}".split(), "--total-env-steps", str(total)]
+    words = ["held_envs:HeldAndHelped", *SETTINGS, *words, "--run-folder", str(folder)]
     with Session(words, tmp_path) as session:
         for _ in range(deaths):
             session.wait_for(lambda: len(set(pids_of(folder))) == 3, "three processes")

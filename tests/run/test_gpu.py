@@ -293,10 +293,10 @@ def waits(folder: Path, versions: int) -> dict[str, int]:
         **{"policy.core": "lstm", "evaluation.every_seconds": 0.0},
     )  # fmt: skip
     torch.cuda.init()
-    torch.cuda.set_sync_debug_mode("warn")
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")  # which warns itself
             train(make_config("CartPole-v1", given), quiet=True)
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -120,6 +120,16 @@ def test_a_resume_that_names_another_folder_is_refused(tmp_path: Path) -> None:
     assert again.summary["env_steps"] >= 128
 
 
+def test_what_is_no_text_in_the_module_path_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Python does, also where processes are given the path."""
+    monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
+    several = {"placement": "local", "num_learners": 2, "run_folder": tmp_path / "run"}
+    run = gossamer.train("CartPole-v1", **SHORT | several, quiet=True)
+    assert run.summary["env_steps"] >= 64
+
+
 def test_numbers_of_numpy_and_paths_are_settings(tmp_path: Path) -> None:
     first = gossamer.train("CartPole-v1", **SHORT, run_folder=tmp_path / "first", quiet=True)
     given = {"seed": np.int64(7), "optimizer.learning_rate": np.geomspace(1e-3, 1e-2, 3)[1]}
@@ -150,6 +160,19 @@ def test_a_run_begins_with_the_same_function_as_the_policys_run(tmp_path: Path) 
     gossamer.train("Pendulum-v1", **begun, **changed, run_folder=tmp_path / "third", quiet=True)
     told = "computes something else with algorithm.value_norm True -> False, policy.activation relu -> tanh"
     assert told in (tmp_path / "third" / "log.txt").read_text()
+
+
+def test_values_that_were_not_normalised_stay_so(tmp_path: Path) -> None:
+    """Deviations of what comes would scale predictions that are returns already."""
+    plain = {**SHORT, "algorithm": "ppo", "algorithm.value_norm": False}
+    first = gossamer.train("Pendulum-v1", **plain, run_folder=tmp_path / "first", quiet=True)
+    begun = {**SHORT, "algorithm": "ppo", "init_from": first}
+    assert make_config("Pendulum-v1", {**begun, "init_from": ""}).algorithm.value_norm
+    assert not make_config("Pendulum-v1", begun).algorithm.value_norm
+    changed = {**begun, "algorithm.value_norm": True, "total_env_steps": 16}
+    gossamer.train("Pendulum-v1", **changed, run_folder=tmp_path / "second", quiet=True)
+    told = "computes something else with algorithm.value_norm False -> True"
+    assert told in (tmp_path / "second" / "log.txt").read_text()
 
 
 def test_what_a_policys_run_imports_is_not_imported_by_another(tmp_path: Path) -> None:

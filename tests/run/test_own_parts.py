@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -19,6 +20,9 @@ from waiting import PATIENCE_SECONDS
 from gossamer import cli, load_policy, make_config, train
 from gossamer.config import own_parts
 from gossamer.errors import ConfigError
+from gossamer.record.checkpoint import CheckpointStore
+from gossamer.sweep.file import read_sweep
+from gossamer.sweep.space import Range
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-own-parts.md").read_text()
 PARTS = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL))
@@ -330,6 +334,108 @@ def test_what_is_no_average_is_refused(folder: Path, rows: str, says: str) -> No
     exec(text, scope)
     with pytest.raises(ConfigError, match=re.escape(says)):
         make_config("CartPole-v1", {"topology": scope["Odd"], "num_learners": 2})
+
+
+MARKED = """
+from dataclasses import dataclass
+import torch
+from torch import nn
+from gossamer.algorithms.a2c import A2C
+from gossamer.algorithms.base import unroll
+
+
+class Pictures(nn.Module):
+    feature_size = 16
+
+    def __init__(self, obs_shape):
+        super().__init__()
+        self.fc, self.head = nn.Linear(40 * 44 * 3, 16), nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.fc(x.flatten(1))
+
+
+@dataclass(frozen=True)
+class Marked(A2C):
+    horizon: int = 3
+
+    def prepare(self, policy, batch, state):
+        seen = state.tensors.setdefault("seen", torch.zeros(()))
+        seen += 1
+        return super().prepare(policy, batch, state)
+
+    def loss(self, policy, batch, state):
+        loss, metrics = super().loss(policy, batch, state)
+        metrics["own/mark"] = (MARK, 1.0)
+        if isinstance(policy.torso, Pictures):
+            out = unroll(policy, batch, slice(0, batch.unroll_length))
+            predicted = policy.torso.head(out.features)
+            metrics["own/bits"] = (torch.finfo(predicted.dtype).bits, 1.0)
+            loss = loss + 0.0 * predicted.sum()
+        return loss, metrics
+"""
+TINY: dict[str, Any] = {
+    "num_envs": 2, "unroll_length": 8, "total_env_steps": 64, "placement": "inline", "device": "cpu",
+    "evaluation.every_seconds": 0.0, "checkpoint_every_seconds": 0.0, "algorithm": "marked:Marked",
+    "optimizer.schedule": "constant",
+}  # fmt: skip
+
+
+@pytest.fixture
+def marked(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module with an algorithm that is still being written."""
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (folder / "marked.py").write_text(MARKED.replace("MARK", "1.0"))
+    yield folder / "marked.py"
+    sys.modules.pop("marked", None)
+
+
+def test_a_module_that_is_loaded_anew_is_the_one_that_trains(marked: Path) -> None:
+    train("CartPole-v1", quiet=True, run_folder="one", **TINY)
+    marked.write_text(MARKED.replace("MARK", "2.0 + 0.0"))
+    importlib.reload(sys.modules["marked"])
+    train("CartPole-v1", quiet=True, run_folder="two", **TINY)
+    assert [rows_of(Path(x))[-1]["own/mark"] for x in ("one", "two")] == [1.0, 2.0]
+
+
+def test_tensors_that_are_kept_later_than_at_the_beginning_are_resumed(marked: Path) -> None:
+    def held(run: str) -> dict[str, torch.Tensor]:
+        found = CheckpointStore(Path(run, "checkpoints"), 0).load().tensors
+        return {name: x for name, x in found.items() if name.endswith("algorithm.tensors.seen")}
+
+    train("CartPole-v1", quiet=True, run_folder="whole", **{**TINY, "total_env_steps": 128})
+    train("CartPole-v1", quiet=True, run_folder="part", **TINY)
+    train(resume="part", total_env_steps=128, quiet=True)
+    (seen,) = held("whole").values()
+    assert seen > 5
+    assert [*held("part").values()] == [seen]
+    train(resume="part", total_env_steps=160, algorithm="ppo", quiet=True)
+    assert not held("part"), "another algorithm has none of it"
+
+
+def test_a_loss_is_computed_in_float32(marked: Path) -> None:
+    """Its matrix products were rounded to bfloat16, as those of the network's features are."""
+    layers = {"policy.torso": "marked:Pictures", "precision": "bf16"}
+    train("cases_envs:Picture", quiet=True, run_folder="run", **TINY, **layers)
+    assert rows_of(Path("run"))[-1]["own/bits"] == 32
+
+
+def test_a_range_over_a_setting_of_a_class_takes_its_numbers(marked: Path) -> None:
+    text = """
+method = "random"
+trials = 3
+[settings]
+env_id = "CartPole-v1"
+algorithm = "marked:Marked"
+[search]
+"algorithm.horizon" = { min = 1, max = 9 }
+"""
+    Path("own.toml").write_text(text)
+    assert read_sweep("own.toml").space == {"algorithm.horizon": Range(1, 9, whole=True)}
+    Path("own.toml").write_text(text.replace("min = 1", "min = 1.5"))
+    with pytest.raises(ConfigError, match=r"takes whole numbers alone, and the range has 1\.5"):
+        read_sweep("own.toml")
 
 
 def test_a_plugin_that_is_gone_is_told(folder: Path) -> None:

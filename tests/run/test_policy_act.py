@@ -15,6 +15,7 @@ import gossamer
 from gossamer import cli
 from gossamer.envs.interface import interface_from, read_interface
 from gossamer.envs.settings import EnvConfig
+from gossamer.errors import ConfigError
 from gossamer.export.hub import load_hub
 from gossamer.roles.policy import Policy
 
@@ -80,6 +81,41 @@ def test_the_loop_and_the_hub_card_score_what_evaluation_says(
     assert load_hub(".").action_space == env.action_space
 
 
+def program_of_card(run: str, folder: Path) -> str:
+    """Export a run to a folder, and return the program that its card prints."""
+    words = ["--format", "hub", "--output", str(folder), "--episodes", "0"]
+    assert cli.main(["export", run, *words]) == 0
+    return (folder / "README.md").read_text().split("```python\n")[1].split("```")[0]
+
+
+def test_a_cards_program_keeps_to_the_time_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = trained(tmp_path, "Endless", total_env_steps=64, max_episode_steps=7)
+    program = program_of_card(run, tmp_path / "out")
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path / "out")
+    exec(program, {})
+    assert float(capsys.readouterr().out) == 7.0
+
+
+def test_layers_of_ones_own_are_imported_from_a_hubs_folder_if_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, own = str(tmp_path / "run"), {"policy.encoders.time": "own_encoders:Keeps"}
+    given = {**TINY, "total_env_steps": 64, "run_folder": run, **own}
+    gossamer.train("nested_envs:Vectors", quiet=True, **given)
+    program = program_of_card(run, tmp_path / "out")
+    says = r"layers of its own; load_hub\(..., trust=True\) imports own_encoders:Keeps$"
+    with pytest.raises(ConfigError, match=says):
+        load_hub(tmp_path / "out")
+    monkeypatch.chdir(tmp_path / "out")
+    assert "imports own_encoders:Keeps, which this folder does not hold" in program
+    exec(program, {})
+    policy, other = load_hub(".", trust=True), gossamer.load_policy(run)
+    assert all(map(torch.equal, policy.state_dict().values(), other.state_dict().values()))
+
+
 @pytest.mark.parametrize("core", ["lstm", "gru"])
 def test_a_batch_acts_as_each_alone_would(tmp_path: Path, core: str) -> None:
     settings = {
@@ -128,6 +164,27 @@ def test_a_reward_that_is_not_a_number_counts_as_none(tmp_path: Path, core: str)
         states += [action, state.core_state.numpy()]
     np.testing.assert_array_equal(states[0], states[2])
     np.testing.assert_array_equal(states[1], states[3])
+
+
+def test_without_a_state_an_episode_begins_whatever_else_is_said(tmp_path: Path) -> None:
+    """Loops begin with `state, ended = None, np.zeros(B, bool)`."""
+    settings = {"policy.core": "lstm", "policy.core_size": 8, "policy.last_action": True}
+    policy = gossamer.load_policy(trained(tmp_path, "Start", total_env_steps=100, **settings))
+    obs = np.random.default_rng(1).random((3, 2), np.float32)
+    states = [policy.act(obs, None, episode_start=x)[1] for x in (None, np.zeros(3, bool), True)]
+    assert torch.equal(states[0].core_state, states[1].core_state)
+    assert torch.equal(states[0].core_state, states[2].core_state)
+
+
+@pytest.mark.parametrize("name", ["Column", "Lone"])
+def test_what_training_takes_as_one_observation_is_one(tmp_path: Path, name: str) -> None:
+    policy = gossamer.load_policy(trained(tmp_path, name, total_env_steps=100))
+    obs, _ = getattr(cases_envs, name)().reset(seed=1)
+    declared = np.reshape(obs, policy.observation_space.shape)
+    action, _ = policy.act(obs)
+    assert np.ndim(action) == 0
+    assert action == policy.act(declared)[0]
+    assert np.shape(policy.act(np.stack([declared] * 2))[0]) == (2,)
 
 
 def test_sampling_follows_its_generator(begun: str) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import broken_envs
 import psutil
 import pytest
-from runs import rows_of
+from runs import pids_of, rows_of
 from sessions import QUICK, Session, checkpoints, run_session, slow, summary_of, wait_for
 from slow_algorithms import UPDATE_SECONDS
 from waiting import PATIENCE_SECONDS
@@ -260,6 +260,25 @@ def test_a_supervisor_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) 
         gone, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
     assert gone
     assert not alive
+
+
+def test_a_supervisor_that_is_killed_leaves_nobody_whatever_an_environment_has_forked(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "run"
+    words = ["held_envs:HeldAndHelped", "--run-folder", "run", "--num-learners", "2", *QUICK]
+    words += ["topology:gossip", "--evaluation.every-seconds", "0.1", "--evaluation.episodes", "1"]
+    with Session(words, tmp_path) as session:
+        # An evaluation's environment, and what it forks, is of the supervisor's process.
+        told = folder / "evaluation.jsonl"
+        session.wait_for(lambda: told.exists() and told.stat().st_size, "an evaluation")
+        learners = [psutil.Process(x) for x in pids_of(folder)]
+        assert len(learners) == 2
+        session.signal(signal.SIGKILL)
+        session.process.wait(PATIENCE_SECONDS)
+        _, alive = psutil.wait_procs(learners, timeout=20)
+        assert not alive
+        session.release()
 
 
 def test_a_process_whose_supervisor_has_gone_imports_nothing() -> None:

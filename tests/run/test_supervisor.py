@@ -197,6 +197,22 @@ def test_deaths_after_learning_are_not_in_a_row(supervise):
     assert run.supervisor.restarts == 6
 
 
+def test_deaths_after_each_return_to_the_same_checkpoint_end_the_run(supervise):
+    """What has killed a simulator comes again where all goes on to the bit."""
+    placement = FakePlacement([[ready(0), ready(1)]], num_hosts=2)
+
+    def learns_and_dies():
+        placement.hosts[0].version += 10
+        return [(0, Died("signal 9"))]
+
+    placement.script += [learns_and_dies] * 12
+    run = supervise(placement, topology={"name": "allreduce"})
+    says = r"died after each of 10 returns to the last checkpoint: Learner 0 died \(signal 9\)"
+    with pytest.raises(RunFailed, match=says):
+        run.run()
+    assert run.went_back == 10
+
+
 def test_rows_show_that_a_host_has_learnt_where_its_policies_come_seldom(supervise):
     life = [[ready(0), told(0, 1)], [(0, Died("signal 9"))]]
     placement = FakePlacement([[ready(1)], *life * 6], num_hosts=2)

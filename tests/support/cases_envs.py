@@ -213,6 +213,32 @@ class Picture(Pays):
         return float(action)
 
 
+class Endless(Pays):
+    """Ends by a time limit alone."""
+
+    action_space = Discrete(2)
+
+    def step(self, action):
+        self.t += 1
+        return self.seen, 1.0, False, False, {}
+
+
+class Column(Pays):
+    """Returns its numbers in another shape than it declares."""
+
+    observation_space = Box(-9.0, 9.0, (3,))
+    action_space, seen = Discrete(2), np.ones((3, 1), np.float32)
+
+    def pay(self, action):
+        return float(action)
+
+
+class Lone(Column):
+    """Returns a number, not an array of one."""
+
+    observation_space, seen = Box(-9.0, 9.0, (1,)), np.float32(0.5)
+
+
 def normalized():
     """Statistics kept in the environment's own wrappers."""
     env = gymnasium.make("CartPole-v1")

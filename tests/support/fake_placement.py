@@ -151,7 +151,7 @@ def part(index: int = 0, number: int = FINAL, updates: int = 1) -> tuple[int, Sn
         numbers={},
         tensors={
             "learner.policy.weight": torch.full((2,), float(updates)),
-            "learner.algorithm.target.weight": torch.zeros(2),
+            "learner.algorithm.tensors.target.weight": torch.zeros(2),
             "learner.optimizer.0.exp_avg": torch.ones(2),
             "actor.0.episodes": torch.zeros(1),
             "actor.generator": torch.zeros(1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
 import time
@@ -45,6 +46,26 @@ class HeldCartPole(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> Any:
         wait_for_release()
         return super().step(action)
+
+
+def _stay() -> None:
+    until = time.monotonic() + LONGEST_SECONDS
+    while not Path(os.environ.get(VARIABLE, "")).is_file() and time.monotonic() < until:
+        time.sleep(WAIT_SECONDS)
+
+
+class HeldAndHelped(HeldCartPole):
+    """The same, with a helper that is forked from its process and outlives it, with whatever that had open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.helper = multiprocessing.get_context("fork").Process(target=_stay, daemon=True)
+        self.helper.start()
+
+    def close(self) -> None:
+        self.helper.kill()
+        self.helper.join()
+        super().close()
 
 
 class HeldLater(HeldCartPole):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_runs import made_runs
 
 from gossamer import cli
 from gossamer.errors import ConfigError
@@ -41,6 +43,46 @@ def test_a_file_says_what_is_tried(tmp_path: Path) -> None:
     text, config = sweep.preset({"optimizer.learning_rate": 0.002, "algorithm.passes": 4})
     assert (config.optimizer.learning_rate, config.algorithm.passes) == ((0.002,), 4)
     assert "env_id" in text
+
+
+TOGETHER = """
+method = "METHOD"
+trials = 6
+[settings]
+env_id = "CartPole-v1"
+[search]
+algorithm = ALGORITHMS
+lag = LAGS
+"""
+
+
+@pytest.mark.parametrize("algorithms", [["vtrace", "a2c"], ["a2c", "vtrace"]])
+@pytest.mark.parametrize("lags", [["0", "1"], ["1", "0"]])
+def test_values_of_a_random_search_need_not_go_with_the_first_of_all_others(
+    tmp_path: Path, algorithms: list[str], lags: list[str]
+) -> None:
+    """A2C bears no lag: such trials are skipped once they are drawn."""
+    text = TOGETHER.replace("ALGORITHMS", json.dumps(algorithms)).replace("LAGS", json.dumps(lags))
+    sweep = read_sweep(write(tmp_path, text.replace("METHOD", "random")))
+    sweep.preset(sweep.first_choice())
+    with pytest.raises(ConfigError, match="lag"):
+        sweep.preset({"algorithm": "a2c", "lag": "1"})
+    with pytest.raises(ConfigError, match="lag"):
+        read_sweep(write(tmp_path, text.replace("METHOD", "grid").replace("trials = 6", "")))
+    text = text.replace("METHOD", "random").replace('"a2c"', '"a3x"')
+    with pytest.raises(ConfigError, match='algorithm = "a3x"'):
+        read_sweep(write(tmp_path, text))
+
+
+def test_a_policys_run_is_named_so_that_all_trials_mean_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (source,) = made_runs(tmp_path / "runs", 1, 4)
+    named = GOOD.replace("[search]", 'init_from = "SOURCE"\n[search]')
+    with pytest.raises(ConfigError, match="init_from last may mean another run"):
+        read_sweep(write(tmp_path, named.replace("SOURCE", "last")))
+    assert read_sweep(write(tmp_path, named.replace("SOURCE", str(source)))).trials == 3
 
 
 def test_presets_lie_below_settings(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -222,6 +223,11 @@ def test_seeds_are_ordinary_runs_with_one_summary(here: Path, capsys: Any) -> No
     assert train(seeds=3) == 0
     assert "3 runs" in capsys.readouterr().out
     assert Path("mine/s4/summary.json").stat().st_mtime_ns == before
+    # Its luck may have chosen what others then measure.
+    assert train(seeds=2, seed=5) == 0
+    assert "2 runs" in capsys.readouterr().out
+    assert train(seeds=3, seed=4) == 0
+    capsys.readouterr()
     assert train(total_env_steps=700) == 2
     assert "mine holds runs with other settings (total_env_steps)" in capsys.readouterr().err
     # Without a folder too; another setting has another one.
@@ -233,6 +239,13 @@ def test_seeds_are_ordinary_runs_with_one_summary(here: Path, capsys: Any) -> No
     assert [len([*x.glob("s*/")]) for x in Path("runs").glob("*/*/*-seeds")] == [2]
     assert train(seeds=1, total_env_steps=800) == 0
     assert len([*Path("runs").glob("*/*/*-seeds*")]) == 2
+    assert train(init_from="last") == 2
+    told = capsys.readouterr().err
+    source = re.search(
+        r"init_from last may mean another run .* name the run by its path: (\S+)", told
+    )
+    assert source is not None, told
+    assert train(init_from=source[1]) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from gossamer.errors import ConfigError
 from gossamer.spec import obs_at
+from gossamer.system.prefixes import without_prefix
 from gossamer.system.ranges import Amount, Count, Fraction
 from gossamer.types import snake_case
 
@@ -84,12 +85,14 @@ class AlgorithmState:
             **{f"tensors.{name}": x for name, x in self.tensors.items()},
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
+        """Continue from `state_dict`; tensors that were added later than at the beginning come to a device."""
         self.generator.set_state(state["generator"])
         self.lr_scale, self.kl_nats = state["lr_scale"], state["kl_nats"]
         for name, x in self.tensors.items():
             x.copy_(state[f"tensors.{name}"])
+        for name in without_prefix(state, "tensors.").keys() - self.tensors.keys():
+            self.tensors[name] = state[f"tensors.{name}"].to(device, copy=True)
 
 
 @dataclass(frozen=True)
@@ -297,12 +300,14 @@ class Algorithm:
 
 
 def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
-    """Run the policy over rows of a batch, from its stored recurrent state.
+    """Run the policy over the first rows of a batch, from its stored recurrent state; ValueError if that is not theirs.
 
     Rows that only warm up a column's state pass no gradient on.
     """
     import torch
 
+    if rows.start and policy.core_units:
+        raise ValueError(f"unroll begins at row {rows.start}, a recurrent policy's state at row 0")
     past: list[Tensor] = []
     if policy.looks_back:
         past = [
@@ -318,8 +323,7 @@ def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
             *(x[part] for x in past),
         )
 
-    first = batch.burn_in
-    if not first:
+    if not (first := batch.burn_in):
         return run(rows, batch.core_state)
     before = run(slice(0, first), batch.core_state)
     state = torch.where(batch.replayed, before.core_state.detach(), before.core_state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import multiprocessing
@@ -54,6 +55,15 @@ BYTES_PER_LEARNER = 300_000
 """Bytes of the objects around a learner."""
 BYTES_PER_PROCESS = 160 << 20
 """Bytes of a process for learners or an actor, before it has any."""
+
+
+def build_shapes(
+    config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None
+) -> ActorCritic:
+    """Build the network for its shapes; without numbers, which could be any many, unless layers of the user's may need some."""
+    own = torso is not None or config.policy.has_own_code
+    with contextlib.nullcontext() if own else torch.device("meta"):
+        return build_policy(config, spec, torso)
 
 
 def refuse_large(
@@ -136,8 +146,7 @@ def _network_size(config: TrainConfig, spec: EnvSpec, torso: nn.Module | None) -
     outside = max(spec.obs_numbers, spec.action.num_params)
     if outside < LARGE and max(inside) < LARGE_LAYER:
         return 0, 0
-    with torch.device("meta"):
-        made = build_policy(config, spec, torso)
+    made = build_shapes(config, spec, torso)
     parameters = sum(x.numel() for x in made.parameters())
     return parameters, sum(x.numel() * x.element_size() for x in made.shared_tensors())
 

@@ -26,6 +26,7 @@ from gossamer.config.tree import (
     members,
     names_of,
     settings_of,
+    use_named,
 )
 from gossamer.config.values import (
     SWITCH_WORDS,
@@ -179,13 +180,7 @@ def _use_own_parts(words: Sequence[str]) -> None:
         head, equals, attached = word.partition("=")
         if flagged := re.fullmatch(r"--(algorithm|topology|replays\.\d+)(?:\.name)?", head):
             kind, name = flagged[1], attached if equals else after
-        kinds = members(find_annotation(TrainConfig, kind.partition(".")[0]))
-        base = own_parts.open_base(kinds) if own_parts.is_name(name) else None
-        if base is not None:
-            try:
-                own_parts.find(name, base)
-            except ConfigError as error:
-                raise ConfigError(f"{kind}: {error}") from error
+        use_named(TrainConfig, kind, name)
 
 
 def _read_env(word: str, settings: dict[str, Any]) -> None:

@@ -113,7 +113,7 @@ def find(name: str, base: type) -> type:
         ConfigError: the module cannot be imported, or what it holds is no such part.
     """
     for part in parts_of(base):
-        if IN_USE[part] == name:
+        if IN_USE[part] == name and not _is_made_anew(part, name):
             return part
     kind = f"{'an' if base.__name__[0] in 'AEIOU' else 'a'} {base.__name__.lower()}"
     of_program = getattr(sys.modules.get("__main__"), name.removeprefix("__main__:"), None)
@@ -132,6 +132,14 @@ def find(name: str, base: type) -> type:
     meant = near(class_name, classes, cutoff=0.5) or next(iter(classes), "")
     hint = f"; did you mean {module_name}:{meant}?" if meant else ""
     raise ConfigError(f"{name} is not {kind}: {module_name} has no class {class_name}{hint}")
+
+
+def _is_made_anew(part: type, name: str) -> bool:
+    """Return whether a class is no longer the one of its name, as after importlib.reload of its module."""
+    module_name, _, class_name = name.rpartition(":")
+    module = sys.modules.get(module_name)
+    held = None if module is None else named_in(module, class_name)
+    return isinstance(held, type) and held is not part
 
 
 def refuse_unimportable(name: str) -> None:

@@ -88,9 +88,9 @@ def settings_of_policy(run: str | os.PathLike[str]) -> dict[str, Any]:
         policy.pop("torso", None)
     # One that the run's version did not have yet is as it was before: the suite's may be newer.
     policy = {**to_tree(PolicyConfig()), **policy}
-    # Without what values were normalised by they would be predicted in other units.
+    # Values would be predicted in other units if only one of the two runs normalised them.
     normed = entries_of(saved.get("algorithm")).get("value_norm") is True
-    return {"policy": policy, **({"algorithm": {"value_norm": True}} if normed else {})}
+    return {"policy": policy, "algorithm": {"value_norm": normed}}
 
 
 def code_in(settings: Tree) -> dict[str, str]:

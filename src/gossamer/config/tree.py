@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 from gossamer.config import own_parts
 from gossamer.config.names import ANY, with_any
 from gossamer.config.values import is_list, is_mapping, kinds_of
+from gossamer.errors import ConfigError
 
 Tree = Mapping[str, Any]
 
@@ -99,6 +100,22 @@ def find_annotation(root: type, name: str) -> Any | None:
     names = [with_any(name, known)]
     names += [re.sub(r"\.\d+\.", entry, name, count=1) for entry in (".1.", ".0.")]
     return next((known[one] for one in names if one in known), None)
+
+
+def use_named(root: type, name: str, value: Any) -> None:
+    """Put a class of the user's in use, if a value for a dotted name is the name of one: its settings are known then.
+
+    Raises:
+        ConfigError: it cannot be imported, or is no such part.
+    """
+    section = name.removesuffix(".name")
+    kinds = members(find_annotation(root, section.partition(".")[0]))
+    base = own_parts.open_base(kinds) if own_parts.is_name(value) else None
+    if base is not None:
+        try:
+            own_parts.find(value, base)
+        except ConfigError as error:
+            raise ConfigError(f"{section}: {error}") from error
 
 
 def as_written(value: Any, name: str = "") -> Any:

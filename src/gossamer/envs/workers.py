@@ -183,6 +183,11 @@ class Group:
 def start_workers(groups: Sequence[Group]) -> list[WorkerEnvs]:
     """Start processes that step groups of environments; return the groups once all environments are made."""
     spec, num_workers = groups[0].spec, len(groups[0].made)
+    if multiprocessing.current_process().daemon:
+        raise ConfigError(
+            f"{num_workers} worker processes cannot be started from a daemonic process, as those of multiprocessing.Pool are: "
+            "train in one of concurrent.futures.ProcessPoolExecutor, or use --env.workers 0"
+        )
     try:
         arrays = [SharedArrays(group.spec, group.part.num_envs, num_workers) for group in groups]
     except OSError as error:

@@ -10,7 +10,7 @@ import numpy as np
 from gossamer.system.reading import clipped, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gossamer.roles.evaluator import Evaluation
 
@@ -25,6 +25,7 @@ def model_card(
     *,
     seed: int,
     video: bool,
+    layers: Sequence[str] = (),
 ) -> str:
     """Return README.md.
 
@@ -34,6 +35,7 @@ def model_card(
         scores: of greedy episodes; None: none were played.
         seed: of those episodes.
         video: whether a video of an episode lies beside it.
+        layers: names of the network's layers that are the user's own.
     """
     run, env = description["run"], _plain(description["env_id"])
     algorithm = _plain(run["algorithm"])
@@ -56,7 +58,7 @@ def model_card(
         "## Use",
         "",
         "```python",
-        *_playing(description),
+        *_playing(description, layers),
         "```",
         "",
         "`config.json` says how the environment is made and how observations and actions are laid out.",
@@ -82,7 +84,7 @@ def model_card(
     return "\n".join(lines)
 
 
-def _playing(description: Mapping[str, Any]) -> list[str]:
+def _playing(description: Mapping[str, Any], layers: Sequence[str]) -> list[str]:
     """Lines of a program that plays an episode."""
     environment: dict[str, Any] = description["environment"]
     several = environment["make"] == "ale_py.vector_env.AtariVectorEnv" or environment[
@@ -100,7 +102,7 @@ def _playing(description: Mapping[str, Any]) -> list[str]:
         *imports,
         "from gossamer.export.hub import load_hub",
         "",
-        'policy = load_hub(".")  # this folder',
+        *_loading(layers),
         f"env = {made}",
         f"obs, {info} = env.reset({'' if environment['make'].startswith('envpool.') else 'seed=1'})",
         "state, score, ended = None, 0.0, False",
@@ -113,6 +115,16 @@ def _playing(description: Mapping[str, Any]) -> list[str]:
         *counted,
         f"    ended = {ended}{f' or quiet_steps == {stuck}' if stuck else ''}",
         "print(score)",
+    ]
+
+
+def _loading(layers: Sequence[str]) -> list[str]:
+    """Lines that load the policy from the card's folder."""
+    if not layers:
+        return ['policy = load_hub(".")  # this folder']
+    return [
+        f"# This imports {', '.join(layers)}, which this folder does not hold.",
+        'policy = load_hub(".", trust=True)  # this folder',
     ]
 
 
@@ -138,7 +150,11 @@ def _making(environment: Mapping[str, Any]) -> tuple[list[str], str]:
         rest = ", ".join(f"{name}={x!r}" for name, x in arguments.items() if name != "task_id")
         return ["import envpool"], f"{made}({arguments['task_id']!r}, num_envs=1, {rest})"
     module, _, name = made.rpartition(":")
-    return [f"from {module} import {name}"], f"{name}()"
+    lines, call = [f"from {module} import {name}"], f"{name}()"
+    if limit := environment.get("max_episode_steps"):
+        lines += ["from gymnasium.wrappers import TimeLimit"]
+        call = f"TimeLimit({call}, max_episode_steps={limit})"
+    return lines, call
 
 
 def _header(env: str, algorithm: str, scores: Evaluation | None) -> list[str]:

@@ -6,12 +6,13 @@ import contextlib
 import json as json_module
 import os
 import shutil
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from gossamer.build.evaluation_tasks import build_trials
-from gossamer.config import explicit, to_dict
+from gossamer.config import code_in, explicit, to_dict
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.export import hub
 from gossamer.export.card import model_card
@@ -210,7 +211,8 @@ def _write_hub(
         agreement = check(module_step(step), loaded.description["inputs"], recording)
         shown = _video(loaded, partial, seed, say)
         given = _given_settings(loaded.folder, settings)
-        card = model_card(loaded.description, given, scores, seed=seed, video=shown)
+        layers = [*code_in({"policy": asdict(policy.config)}).values()]
+        card = model_card(loaded.description, given, scores, seed=seed, video=shown, layers=layers)
         data = card.encode("utf-8", "backslashreplace")
         write_whole(partial / hub.CARD, lambda file: file.write(data))
         _refuse_new(target)

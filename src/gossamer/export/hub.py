@@ -59,7 +59,9 @@ def write_policy(folder: Path, policy: Policy, description: Mapping[str, Any]) -
 
 
 @cpu_by_default()
-def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Policy:
+def load_hub(
+    folder: str | Path, *, torso: torch.nn.Module | None = None, trust: bool = False
+) -> Policy:
     """Load a policy that was exported with `--format hub`, ready to act, in float32 on the CPU.
 
     `action, state = policy.act(obs, state)` takes the environment's own observations; a policy that was trained with a mask
@@ -67,7 +69,8 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
 
     Args:
         folder: what was written, or what was downloaded from the Hub.
-        torso: the feature layers of your own that it was trained with; they are not imported by their name.
+        torso: the feature layers of your own that it was trained with.
+        trust: import layers of your own by the names that the folder has for them; without this nothing is imported.
 
     Raises:
         ConfigError: the folder holds no such policy, or is damaged.
@@ -103,10 +106,11 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:100]
         raise ConfigError(f"{path} is no folder of an exported policy: {reason}") from None
-    if torso is None and (own := code_in({"policy": content["policy"]})):
-        what = "a torso" if "policy.torso" in own else "an encoder"
+    own = code_in({"policy": content["policy"]})
+    if torso is None and own and not trust:
+        alone = " (or make it, and give it: torso=...)" if "policy.torso" in own else ""
         raise ConfigError(
-            f"{path} is of a network with {what} of its own; make its torso and give it: torso=..."
+            f"{path} is of a network with layers of its own; load_hub(..., trust=True) imports {', '.join(own.values())}{alone}"
         )
     saved = SavedPolicy(tensors, str(path))
     refuse_misfit(config, spec, saved, torso)

@@ -26,7 +26,7 @@ from gossamer.policies.layers import linear
 from gossamer.policies.moments import Moments
 from gossamer.policies.normalizer import Normalizer
 from gossamer.policies.tiles import Tiles, shares_tiles
-from gossamer.policies.torsos import MLP, make_torso, own_torso, tried
+from gossamer.policies.torsos import MLP, bears_channels_last, make_torso, own_torso, tried
 from gossamer.spec import leaves_of, map_obs
 from gossamer.types import PolicyOutput
 
@@ -82,8 +82,9 @@ class ActorCritic(nn.Module):
         self.torso = (
             _torso(spec, config, generator)
             if torso is None
-            else tried(torso, "torso must be", "torso", _zero_rows(spec))
+            else tried(torso, "torso must be", "torso", _zero_rows(spec), generator)
         )
+        self._has_own_code = torso is not None or config.has_own_code
         size = int(self.torso.feature_size)  # type: ignore[arg-type]
         past_size = config.last_reward + config.last_action * spec.action.encoded_size
         size += past_size
@@ -128,8 +129,12 @@ class ActorCritic(nn.Module):
         # Tensors, as a compiled network would be compiled anew for other numbers.
         for name, x in (("value_mean", 0.0), ("value_std", 1.0), ("masked", MASKED)):
             self.register_buffer(name, torch.tensor(x, dtype=torch.float32), persistent=False)
+        self._channels_first = False
         if self.pixels:
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            if self._has_own_code and not bears_channels_last(self.torso, _zero_rows(spec)):
+                self.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+                self._channels_first = True
         self.refresh()
 
     def forward(
@@ -152,6 +157,8 @@ class ActorCritic(nn.Module):
         r, b = starts.shape
         allowed = None if self._mask is None else leaves_of(obs)[self._mask]
         x = map_obs(_rows, self.normalize(obs))  # [R * B, *shape]
+        if self._channels_first:
+            x = map_obs(Tensor.contiguous, x)
         with self._autocast():
             features = self.torso(x).float()
             value_features = self.value_torso(x).float() if self.value_torso else None
@@ -341,15 +348,19 @@ class ActorCritic(nn.Module):
         return [x for moments in held for x in moments.tensors()]
 
     def set_precision(self, dtype: torch.dtype, *, inference: bool = False) -> None:
-        """Compute features in `dtype`; for inference the torso's weights are kept in it too."""
+        """Compute features in `dtype`; for inference the torso's weights are kept in it too, but for layers of the user's.
+
+        Those may make tensors of their own in float32, beside which only autocast takes others.
+        """
         self.compute_dtype = dtype
         for normalizer in self.normalizers.values():
             normalizer.set_dtype(dtype)
-        if inference:
+        keeps = inference and not self._has_own_code
+        if keeps:
             self.torso.to(dtype)
             if self.value_torso:
                 self.value_torso.to(dtype)
-        self._casts_weights = not inference and dtype != torch.float32
+        self._casts_weights = not keeps and dtype != torch.float32
         self.refresh()
 
     _casts_weights = False

@@ -5,8 +5,10 @@ Shapes: N rows, C, H, W channels and size of an image, F features.
 
 from __future__ import annotations
 
+import copy
 import math
 import threading
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,14 +22,16 @@ from gossamer.spec import leaves_of, map_obs
 from gossamer.system.importing import RAISED, failed, import_module, named_in
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from gossamer.policies.settings import PolicyConfig
     from gossamer.spec import Obs
 
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
 
-_SEEDING = threading.Lock()
-"""Torch's own stream is given a seed by one thread at a time."""
+_SEEDING = threading.RLock()
+"""Torch's own stream is given a seed by one thread at a time; layers may be made of those of another policy."""
 
 
 class MLP(nn.Module):
@@ -177,18 +181,32 @@ def own_torso(name: str, rows: Obs[Tensor], generator: torch.Generator | None) -
             f"{name} is not a torso: {module_name} has neither a class nor a function {maker_name}"
         )
     try:
-        with _SEEDING, torch.random.fork_rng(devices=[]):
-            if generator is not None:
-                torch.manual_seed(generator.initial_seed())
-            torso = maker(obs_shape)
+        with _seeded(generator):
+            # A function may return the same layers each time, which other learners or policies have already.
+            torso = copy.deepcopy(maker(obs_shape))
     except RAISED as error:
         raise failed(
             name, f"cannot be made for observations of {_in_words(obs_shape)}", error
         ) from error
-    return tried(torso, f"{name} must return", name, rows)
+    return tried(torso, f"{name} must return", name, rows, generator)
 
 
-def tried(torso: Any, wanted: str, name: str, rows: Obs[Tensor]) -> nn.Module:
+@contextmanager
+def _seeded(generator: torch.Generator | None) -> Generator[None]:
+    """Context in which torch's own stream, which is as before afterwards, begins as a generator did."""
+    with _SEEDING, torch.random.fork_rng(devices=[]):
+        if generator is not None:
+            torch.manual_seed(generator.initial_seed())
+        yield
+
+
+def tried(
+    torso: Any,
+    wanted: str,
+    name: str,
+    rows: Obs[Tensor],
+    generator: torch.Generator | None = None,
+) -> nn.Module:
     """Return feature layers of the user's own, tried with two observations; nothing in them changes.
 
     Args:
@@ -196,6 +214,7 @@ def tried(torso: Any, wanted: str, name: str, rows: Obs[Tensor]) -> nn.Module:
         wanted: how a message begins that says what it should have been.
         name: of the layers in messages.
         rows: two observations of zeros, as the layers are given them.
+        generator: of initial weights that layers make when they are first called; None: torch's own.
 
     Raises:
         ConfigError: they are no such layers, fail, or return something other than features.
@@ -211,25 +230,53 @@ def tried(torso: Any, wanted: str, name: str, rows: Obs[Tensor]) -> nn.Module:
     if home.type == "meta" or any(x.is_meta for x in leaves_of(rows).values()):
         return torso  # shapes alone are counted
     rows = map_obs(partial(torch.as_tensor, device=home), rows)
-    modes = [(x, x.training) for x in torso.modules()]
-    torso.eval()  # running statistics stay
     try:
-        with _SEEDING, torch.random.fork_rng(devices=[]), torch.no_grad():
-            found: object = torso(rows)
+        found = _features(torso, rows, generator)
     except RAISED as error:
         kinds = ", ".join(
             dict.fromkeys(str(x.dtype).removeprefix("torch.") for x in leaves_of(rows).values())
         )
         raise failed(name, f"fails on {_rows_in_words(given)} of {kinds}", error) from error
-    finally:
-        for module, training in modes:
-            module.training = training
     shape = list(found.shape) if isinstance(found, Tensor) else type(found).__name__
     if shape != [2, size]:
         raise ConfigError(
             f"{name} has feature_size {size}, but returns {shape} for 2 observations; it must return [2, {size}]"
         )
     return torso
+
+
+def bears_channels_last(torso: nn.Module, rows: Obs[Tensor]) -> bool:
+    """Return whether feature layers take images that lie channels last in memory, which those with `view` do not.
+
+    Args:
+        torso: that takes such rows where channels lie first; its weights lie channels last.
+        rows: two observations of zeros, as the layers are given them.
+    """
+    home = next((x.device for x in torso.parameters()), torch.device("cpu"))
+    if home.type == "meta" or any(x.is_meta for x in leaves_of(rows).values()):
+        return True
+    try:
+        _features(torso, map_obs(partial(_channels_last, device=home), rows), None)
+    except RAISED:
+        return False
+    return True
+
+
+def _channels_last(x: Tensor, device: torch.device) -> Tensor:
+    x = x.to(device)
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
+
+
+def _features(torso: nn.Module, rows: Obs[Tensor], generator: torch.Generator | None) -> object:
+    """Return what feature layers make of observations, by which nothing in them changes."""
+    modes = [(x, x.training) for x in torso.modules()]
+    torso.eval()  # running statistics stay
+    try:
+        with _seeded(generator), torch.no_grad():
+            return torso(rows)
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def _shape_of_one(rows: Tensor) -> tuple[int, ...]:

@@ -150,7 +150,7 @@ _OWN: dict[int, tuple[int, int]] = {}
 
 
 def hold_alone(handle: int) -> None:
-    """Let no process that is started from here keep a descriptor, as an environment's may outlive this one, and so would a lock."""
+    """Let no process that is started from here keep a descriptor, as an environment's may outlive this one, and so would a lock or a connection."""
     os.set_inheritable(handle, False)
     status = os.fstat(handle)
     _OWN[handle] = status.st_dev, status.st_ino

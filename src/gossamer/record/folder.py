@@ -119,7 +119,7 @@ class RunFolder:
                 f"name a new folder: --run-folder {quoted(f'{shown}/new')}"
             )
         try:
-            if not _holds_run(target) or never_learnt(target):
+            if not path or not _holds_run(target) or never_learnt(target):
                 _check_space(target)
                 folder._make(numbered=not path)
                 folder.lock()

@@ -400,7 +400,7 @@ class Learner:
         """Continue from `state_dict`."""
         self.policy.load_state_dict(without_prefix(state, "policy."))
         self.policy.refresh()
-        self._state.load_state_dict(without_prefix(state, "algorithm."))
+        self._state.load_state_dict(without_prefix(state, "algorithm."), self._device)
         self.replay.load_state_dict(without_prefix(state, "replay."))
         self._load_optimizer(state)
         self.outer_step.load_state_dict(without_prefix(state, "outer."))

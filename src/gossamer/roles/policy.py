@@ -99,7 +99,9 @@ class Policy(ActorCritic):
         carried = nothing_carried(self, rows) if state is None else state
         if carried.action.shape[1] != rows:
             raise ValueError(f"state is of {carried.action.shape[1]} environments, obs of {rows}")
-        begins = state is None if episode_start is None else episode_start
+        begins: ArrayLike = state is None
+        if state is not None and episode_start is not None:
+            begins = episode_start
         device = self.device
         _, carried = take_step(
             self,

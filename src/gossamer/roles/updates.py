@@ -363,9 +363,9 @@ class Updates:
                 if not self._on_gpu:
                     self._beat()
                 piece = part.columns(start, stop)
-                loss, metrics = self._algorithm.loss(self._policy, piece, self._state)
                 # Autocast would round what forward kept exact; .backward() would share p.grad.
                 with self._without_autocast():
+                    loss, metrics = self._algorithm.loss(self._policy, piece, self._state)
                     grads = torch.autograd.grad(
                         loss / divisor, self._params, materialize_grads=True
                     )

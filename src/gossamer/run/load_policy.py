@@ -6,9 +6,8 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-import torch
-
-from gossamer.build.roles import build_policy, build_trained_policy
+from gossamer.build.preflight import build_shapes
+from gossamer.build.roles import build_trained_policy
 from gossamer.config import check_ranges, from_dict, in_python, saved_settings
 from gossamer.envs.interface import read_interface
 from gossamer.errors import ConfigError
@@ -29,6 +28,8 @@ from gossamer.topology.base import blend
 
 if TYPE_CHECKING:
     import os
+
+    import torch
 
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
@@ -61,8 +62,7 @@ def refuse_misfit(
     config: TrainConfig, spec: EnvSpec, saved: SavedPolicy, torso: torch.nn.Module | None = None
 ) -> None:
     """Refuse a policy of another network than the settings', before that is made: it could be of any size."""
-    with torch.device("meta"):
-        wanted = build_policy(config, spec, torso).state_dict()
+    wanted = build_shapes(config, spec, torso).state_dict()
     for name in sorted({*wanted, *saved.tensors}):
         shapes = [list(x[name].shape) if name in x else "missing" for x in (saved.tensors, wanted)]
         if shapes[0] != shapes[1]:

@@ -98,7 +98,7 @@ def scores_changed(
 def policy_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[str]:
     """Say which settings have changed without which a run's parameters compute something else."""
     for name, old, new in changes(before, after):
-        if (name in COMPUTED and old is not None) or (name == "algorithm.value_norm" and old):
+        if name in (*COMPUTED, "algorithm.value_norm") and old is not None:
             yield f"{name} {_in_words(old)} -> {_in_words(new)}"
 
 

@@ -10,7 +10,7 @@ import msgspec
 from torch import Tensor
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.run.checkpoint_contents import POLICY, LearnerState, RunState
+from gossamer.run.checkpoint_contents import POLICY, TARGET, LearnerState, RunState
 from gossamer.system.blocks import copy_into, lay_out_like
 from gossamer.topology.base import FOREVER
 
@@ -108,20 +108,23 @@ def fill_absent_learners(
                 donor,
                 update=max(donor.update, updates.get(rank, 0)),
                 own_env_steps=env_steps,
-                tensors=tensors if policy is None else _with_policy(tensors, policy),
+                tensors=tensors,
             )
+            if policy is not None:
+                learners[rank] = _with_policy(learners[rank], policy)
             whose.append((rank, giver if policy is None else rank))
     return whose
 
 
-def _with_policy(tensors: Mapping[str, Tensor], policy: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a learner's tensors with another policy, which begins as that of a learner that takes over does."""
+def _with_policy(state: LearnerState, policy: Mapping[str, Tensor]) -> LearnerState:
+    """Return a learner's state with another policy, which begins as that of a learner that takes over does."""
     # What the optimizer and the outer step know is of other parameters; so is how far a target policy lies behind.
     others = ("learner.optimizer.", "learner.outer.")
-    held = {name: x for name, x in tensors.items() if not name.startswith(others)}
-    for prefix in (POLICY, "learner.algorithm.target."):
+    held = {name: x for name, x in state.tensors.items() if not name.startswith(others)}
+    for prefix in (POLICY, TARGET):
         held |= {prefix + name: x for name, x in policy.items() if prefix + name in held}
-    return held
+    numbers = {name: x for name, x in state.numbers.items() if not name.startswith(others)}
+    return msgspec.structs.replace(state, numbers=numbers, tensors=held)
 
 
 def is_repeatable(initial: InitialState | None, spec: EnvSpec) -> bool:

@@ -52,6 +52,10 @@ MAX_DEATHS_IN_A_ROW = 3
 """Deaths of a host without a completed version in between, after which the run ends."""
 
 
+MAX_RETURNS = 10
+"""Returns to one checkpoint, after which the run ends."""
+
+
 class LockstepBroken(Exception):
     """A learner has died without which the others cannot go on: all begin again with the last checkpoint."""
 
@@ -125,13 +129,20 @@ class Supervisor:
     def _run(
         self, load: LoadInitialState, go_back: Callable[[], bool], *, resumed: bool, making: str
     ) -> None:
+        returns, returned_to = 0, None
         while True:
             self._group = HostGroup(self.placement, resumed, making)
             try:
                 self._supervise(load)
                 break
-            except LockstepBroken:
+            except LockstepBroken as broken:
                 self.checkpoints.wait(self.placement.show_life)
+                at, returned_to = returned_to, self.checkpoints.on_disk
+                returns = returns + 1 if returned_to == at else 1
+                if returns > MAX_RETURNS:  # what they meet there again is the same each time
+                    raise RunFailed(
+                        f"a learner has died after each of {MAX_RETURNS} returns to the last checkpoint: {broken}"
+                    ) from None
                 self.checkpoints.forget()
                 self.exit = None  # an end that was reached is not reached any more
                 resumed, making = go_back(), self._group.making
@@ -396,7 +407,7 @@ class Supervisor:
             self.recorder.say(
                 f"{who} died ({how}): all learners begin again at the last checkpoint"
             )
-            raise LockstepBroken
+            raise LockstepBroken(f"{who} died ({how})")
         self.recorder.say(f"{who} died ({how}) and {'were' if several else 'was'} restarted")
         # What it told behind its part of a checkpoint: the run's steps count it.
         for event in host.state.deferred:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence  # noqa: TC003 - options are read by their annotations
 from dataclasses import dataclass
@@ -14,12 +15,12 @@ from gossamer.config import TrainConfig
 from gossamer.config.files import config_layer, how_to_translate
 from gossamer.config.names import nested, place
 from gossamer.config.suggestions import did_you_mean
-from gossamer.config.tree import fields_of
+from gossamer.config.tree import fields_of, use_named
 from gossamer.config.values import read_value, shown
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.record.objectives import MAX_SEEDS, Judge, Objective
-from gossamer.sweep.presets import preset_of
+from gossamer.sweep.presets import preset_of, refuse_moving
 from gossamer.sweep.space import (
     Space,
     choices_of,
@@ -36,6 +37,8 @@ from gossamer.system.reading import expand
 MAX_TRIALS = 100_000
 MAX_CHECKED = 300
 """Combinations of a grid that are tried against the settings before anything begins."""
+MAX_DRAWN = 30
+"""Combinations of which one has to accept a value."""
 
 
 @dataclass(frozen=True)
@@ -102,10 +105,13 @@ class Sweep:
         return random_choice(self.space, number, self.options.sampler_seed)
 
     def first_choice(self) -> dict[str, Any]:
-        """Return settings of some trial, which need not be one that is tried."""
+        """Return settings of some trial, which need not be one that is tried; of those that can work together, if one is found."""
         if self.experiments:
             return self.experiments[0]
-        return {name: domain.ends()[0] for name, domain in self.space.items()}
+        first = {name: domain.ends()[0] for name, domain in self.space.items()}
+        if self.options.method == "grid":
+            return first
+        return _drawn_with(self, {}, first) or first
 
     def allows(self, number: int, chosen: Mapping[str, Any]) -> bool:
         """Whether a trial may try these settings: nothing is run because a file says so that was not typed."""
@@ -156,6 +162,18 @@ def _sweep_of(path: str, given: Mapping[str, Any], trials: int | None) -> Sweep:
     settings = nested(cast("Mapping[str, Any]", given.get("settings", {})))
     experiments = _experiments(options, given)
     search = cast("Mapping[str, Any]", given.get("search", {}))
+    for table in (
+        *(config_layer(x).settings for x in options.config),
+        settings,
+        search,
+        *experiments,
+    ):
+        for name, value in leaves(table):
+            for one in cast("list[Any]", value) if isinstance(value, list) else [value]:
+                # A range over a setting of a class of the user's takes the numbers that this takes.
+                use_named(TrainConfig, name, one)
+                if name == "init_from" and isinstance(one, str) and one:
+                    refuse_moving(one)
     space = choices_of(experiments) if experiments else read_space(search)
     own = "is set by the sweep for each of its runs; say"
     if "run_folder" in {*space, *settings}:
@@ -292,9 +310,37 @@ def _check(sweep: Sweep) -> None:
         varied += [(sweep.choice(number), list(sweep.space)) for number in numbers]
     seen: set[str] = set()
     for chosen, names in varied:
-        if (key := encoded(chosen)) not in seen:
-            seen.add(key)
+        if (key := encoded(chosen)) in seen:
+            continue
+        seen.add(key)
+        try:
             _try(sweep, chosen, names)
+        except ConfigError:
+            # A trial whose settings cannot work together is skipped, so a value need not go with the first of all others.
+            kept = {name: chosen[name] for name in names}
+            if sweep.options.method == "grid" or _drawn_with(sweep, kept) is None:
+                raise
+
+
+def _drawn_with(
+    sweep: Sweep, kept: Mapping[str, Any], *before: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Return the first of some choices that can be together with `kept`; None if none is found.
+
+    Args:
+        sweep: whose space they are drawn from.
+        kept: values of some settings.
+        before: choices that are tried before those that are drawn.
+    """
+    drawn = (random_choice(sweep.space, number, 0) for number in range(MAX_DRAWN))
+    for one in itertools.chain(before, drawn):
+        chosen = {**one, **kept}
+        try:
+            _try(sweep, chosen, ())
+        except ConfigError:
+            continue
+        return chosen
+    return None
 
 
 def _try(sweep: Sweep, chosen: Mapping[str, Any], varied: Sequence[str], where: str = "") -> None:

@@ -9,7 +9,9 @@ from gossamer.config import resolve, to_dict
 from gossamer.config.names import place
 from gossamer.config.tree import flatten
 from gossamer.config.values import spell, spell_name
-from gossamer.system.reading import parse_toml
+from gossamer.errors import ConfigError
+from gossamer.record.folder import RunFolder
+from gossamer.system.reading import expand, parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +20,23 @@ if TYPE_CHECKING:
 
 OF_THE_RUN = ("seed", "run_folder")
 """Settings that a preset does not hold: every run has its own."""
+
+
+def refuse_moving(source: str) -> None:
+    """Refuse a policy's run that is named so that another run may be meant once the first of several has begun.
+
+    Args:
+        source: "last", part of a path, or a path, as `init_from` has it.
+
+    Raises:
+        ConfigError: it is no path of a run.
+    """
+    found = RunFolder.open(source)
+    if expand(source).resolve() != found.path.resolve():
+        raise ConfigError(
+            f"init_from {source} may mean another run once the first of these runs has begun; name the run by its path: "
+            f"{found.shown}"
+        )
 
 
 def preset_of(settings: Mapping[str, Any], configs: Sequence[str] = ()) -> tuple[str, TrainConfig]:

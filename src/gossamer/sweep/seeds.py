@@ -25,7 +25,7 @@ from gossamer.record.runs import find_runs, is_run
 from gossamer.sweep.live_table import Board
 from gossamer.sweep.local_site import LocalSite
 from gossamer.sweep.pool import PlannedRun, Pool, RunQueue
-from gossamer.sweep.presets import as_preset
+from gossamer.sweep.presets import as_preset, refuse_moving
 from gossamer.sweep.sweep import stopped
 from gossamer.system.reading import expand
 
@@ -65,6 +65,8 @@ def train_seeds(
         ConfigError: the folder holds something else.
         RunFailed: a run failed; the others were trained to their end.
     """
+    if config.init_from:
+        refuse_moving(config.init_from)
     identity = plain(json.loads(json.dumps(to_dict(replace(config, run_folder="", seed=0)))))
     folder = expand(config.run_folder) if config.run_folder else _folder_of(config, identity)
     _refuse_another(folder, identity)
@@ -195,7 +197,8 @@ def summary(runs: Sequence[PlannedRun], folder: Path, config: TrainConfig) -> li
             f"area (mean return over the whole run): mean {mean} of {len(told)} seeds, {low} to {high}"
         )
     try:
-        lines += ["", compare([str(folder)], say=lines.append)]
+        # The folder may hold runs of other seeds too.
+        lines += ["", compare([str(x) for x in done], say=lines.append)]
     except ConfigError as error:
         lines.append(f"no comparison: {error}")
     return lines

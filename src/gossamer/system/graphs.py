@@ -8,6 +8,7 @@ where a function cannot be captured, it is called every time.
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Protocol
@@ -185,6 +186,8 @@ class _CudaEngine:
         if self._device not in _capture_streams:
             _capture_streams[self._device] = new_stream(self._device, captures=True)
         mine = torch.cuda.current_stream(self._device)
+        collects = gc.isenabled()
+        gc.disable()  # pinned memory of a run before that is freed within a capture would end it
         try:
             # A capture that fails leaves its own stream current. Other threads go on allocating meanwhile: only what
             # this one does may end the capture.
@@ -205,6 +208,8 @@ class _CudaEngine:
             raise CaptureError(" ".join(str(error).split())[:200]) from error
         finally:
             torch.cuda.set_stream(mine)
+            if collects:
+                gc.enable()
         self._graph.replay()
 
     def replay(self) -> None:

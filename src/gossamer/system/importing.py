@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import traceback
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
 from gossamer.system.devices import default_device_kept
@@ -57,6 +57,11 @@ def import_module(module_name: str, what: str, kind: str) -> ModuleType:
         ) from error
     except RAISED as error:
         raise failed(what, "cannot be imported", error) from error
+
+
+def module_path() -> list[str]:
+    """Return where modules are looked for: of what `sys.path` holds text alone counts, as for Python itself."""
+    return [x for x in cast("list[object]", sys.path) if isinstance(x, str)]
 
 
 def main_is_ours() -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import make_memory
+from gossamer.record.files import hold_alone
 from gossamer.system.messages import Head, from_whole, pack
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Channel(Generic[Heard]):
     """
 
     def __init__(self, end: socket.socket, hears: Any):
+        hold_alone(end.fileno())  # what an environment forks would hide that this process has ended
         self.end = end
         self._hears = hears
         self._sending = threading.Lock()

@@ -28,7 +28,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gossamer.record.files import hold_alone
 from gossamer.system.ignored_signals import ignore_stops
+from gossamer.system.importing import module_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -105,6 +107,7 @@ class ForkServer:
         self._owner = os.getpid()
         self._popen: subprocess.Popen[bytes] | None = None
         self._end = self._start() if end is None else end
+        hold_alone(self._end.fileno())  # it ends with this process, whatever that has forked
         self._lock = threading.Lock()
         self._codes: dict[int, int] = {}
         self._answers: list[int | None] = []
@@ -113,7 +116,7 @@ class ForkServer:
 
     def _start(self) -> socket.socket:
         ours, theirs = _packet_sockets()
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, module_path()))}
         # numpy's threads would not survive being copied.
         environment["OPENBLAS_NUM_THREADS"] = "1"
         with theirs:
@@ -145,7 +148,7 @@ class ForkServer:
             descriptors = [end.fileno(), *opened, *blocks]
             request = {
                 "environment": dict(environment),
-                "path": sys.path,
+                "path": module_path(),
                 "folder": folder,
                 "cores": sorted(os.sched_getaffinity(0)),
                 "descriptors": len(descriptors),

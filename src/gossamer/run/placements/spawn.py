@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.run.placements.channel import Channel
 from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.fork_server import MAX_DESCRIPTORS, fork_server, start_anew
+from gossamer.system.importing import module_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ def spawn(
         variables: of its environment, beside ours.
     """
     ours, theirs = socket.socketpair()
-    path = os.pathsep.join(x or str(Path.cwd()) for x in sys.path)  # "" is the present folder
+    path = os.pathsep.join(x or str(Path.cwd()) for x in module_path())  # "" is the present folder
     environment = {**os.environ, "PYTHONPATH": path, **(variables or {})}
     blocks, role = task.blocks, "learner" if isinstance(task, LearnerTask) else "actor"
     made = fork_server() if len(blocks) <= MAX_DESCRIPTORS else None

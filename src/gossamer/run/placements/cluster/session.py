@@ -99,11 +99,13 @@ class Session:
                 **quiet,
             )
             self.started = True
-        except (ConnectionError, ValueError, RuntimeError, TimeoutError, RayError) as error:
+        except (OSError, ValueError, RuntimeError, RayError) as error:
             raise ConfigError(self._why_not(error)) from error
 
     def _why_not(self, error: Exception) -> str:
         why = clipped(_reason(error), 200)
+        if "AF_UNIX" in why:
+            return f"placement is cluster, but the path of Ray's folder is too long for its sockets ({why}): RAY_TMPDIR=/tmp"
         if self.address:
             return (
                 f"cluster.address is {self.address}, where no Ray cluster lets gossamer in ({why}): start one with ray start "

@@ -1,0 +1,188 @@
+"""Feature layers of a user's own, made in the ways that people make them, in every way that a run uses them."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gossamer
+
+LAYERS = """
+import functools
+import math
+
+import torch
+from torch import nn
+
+
+class Wide(nn.Sequential):
+    feature_size = 16
+
+    def __init__(self, obs_shape):
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(obs_shape), 16), nn.ReLU())
+
+
+class Continued(nn.Module):
+    feature_size = 16
+
+    def __init__(self, obs_shape):
+        super().__init__()
+        import gossamer
+        self.inner = gossamer.load_policy("first").torso
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+class Lazy(nn.Sequential):
+    feature_size = 16
+
+    def __init__(self, obs_shape):
+        super().__init__(nn.Flatten(), nn.LazyLinear(16), nn.ReLU())
+
+
+class Scaled(nn.Sequential):
+    feature_size = 16
+
+    def __init__(self, obs_shape):
+        super().__init__(nn.Linear(*obs_shape, 16), nn.ReLU())
+        with torch.no_grad():
+            self[0].weight.div_(self[0](torch.randn(64, *obs_shape)).std().item())
+
+
+@functools.cache
+def kept(obs_shape):
+    return Wide(obs_shape)
+
+
+class Pixels(nn.Module):
+    feature_size = 16
+
+    def __init__(self, obs_shape):
+        super().__init__()
+        c, h, w = obs_shape
+        self.conv = nn.Conv2d(c + 1, 4, 8, 4)
+        self.fc = nn.Linear(4 * (h // 4 - 1) * (w // 4 - 1), 16)
+
+    def forward(self, x):
+        rows = torch.linspace(-1.0, 1.0, x.shape[2], device=x.device).reshape(1, 1, -1, 1)
+        x = torch.cat([x, rows.expand(len(x), 1, *x.shape[2:])], 1)
+        return self.fc(self.flat(self.conv(x).relu())).relu()
+
+    def flat(self, x):
+        return x.reshape(len(x), -1)
+
+
+class Viewing(Pixels):
+    def flat(self, x):
+        return x.view(len(x), -1)
+"""
+TINY: dict[str, Any] = {
+    "algorithm": "ppo",
+    "placement": "inline",
+    "device": "cpu",
+    "num_envs": 2,
+    "unroll_length": 8,
+    "total_env_steps": 64,
+    "evaluation.every_seconds": 0.0,
+    "checkpoint_every_seconds": 0.0,
+    "optimizer.schedule": "constant",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "layers", raising=False)
+    (tmp_path / "layers.py").write_text(LAYERS)
+    yield tmp_path
+    sys.modules.pop("layers", None)
+
+
+def trained(run: str, torso: str, env_id: str = "CartPole-v1", **settings: Any) -> Any:
+    given = {**TINY, "policy.torso": f"layers:{torso}", "run_folder": run, **settings}
+    return gossamer.train(env_id, quiet=True, **given)
+
+
+def tensors_of(run: str) -> dict[str, torch.Tensor]:
+    return gossamer.load_policy(run).state_dict()
+
+
+def assert_alike(one: str, other: str) -> None:
+    for name, x in tensors_of(one).items():
+        torch.testing.assert_close(tensors_of(other)[name], x, rtol=0.0, atol=0.0, msg=name)
+
+
+def test_layers_may_be_those_of_a_run_with_layers_of_its_own() -> None:
+    trained("first", "Wide")
+    trained("second", "Continued")
+    assert "torso.inner.1.weight" in tensors_of("second")
+
+
+@pytest.mark.parametrize("torso", ["Lazy", "Scaled"])
+def test_layers_that_need_numbers_as_they_are_made_can_be_loaded(torso: str) -> None:
+    """On torch's meta device there are none."""
+    trained("whole", torso, total_env_steps=128)
+    torch.rand(3)  # torch's own stream is elsewhere now
+    trained("part", torso)
+    assert gossamer.evaluate("part", episodes=1).lengths
+    gossamer.train(resume="part", total_env_steps=128, quiet=True)
+    assert_alike("whole", "part")
+
+
+def test_a_function_that_returns_the_same_layers_each_time_shares_none() -> None:
+    trained("one", "Wide")
+    trained("other", "kept")
+    trained("again", "kept")
+    assert_alike("other", "again")
+    obs, starts = torch.randn(1, 5, 4), torch.zeros(1, 5, dtype=torch.bool)
+    first = gossamer.load_policy("other")
+    before = first(obs, starts, first.initial_state(5)).value.clone()
+    trained("seed2", "kept", seed=2)
+    gossamer.load_policy("seed2")
+    assert torch.equal(first(obs, starts, first.initial_state(5)).value, before)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_layers_that_look_at_how_images_lie_or_make_floats_of_their_own(precision: str) -> None:
+    runs = {torso: torso.lower() for torso in ("Pixels", "Viewing")}
+    for torso, run in runs.items():
+        trained(run, torso, "cases_envs:Picture", precision=precision)
+        assert gossamer.evaluate(run, episodes=1).lengths
+    obs = np.random.default_rng(1).integers(0, 256, (3, 40, 44, 3), dtype=np.uint8)
+    policy, other = (gossamer.load_policy(run) for run in runs.values())
+    other.load_state_dict(policy.state_dict())
+    other.refresh()
+    values: list[torch.Tensor] = []
+    for one in (policy, other):
+        one.act(obs)
+        rows = torch.from_numpy(obs).permute(0, 3, 1, 2)[None]  # as trajectories hold them
+        values.append(one(rows, torch.zeros(1, 3, dtype=torch.bool), one.initial_state(3)).value)
+    torch.testing.assert_close(values[1], values[0])
+
+
+def test_layers_act_in_bf16_as_they_learn() -> None:
+    """Weights that were cast for acting alone met floats that the layers make; normalisation was rounded there."""
+    from gossamer.build.roles import build_policy
+    from gossamer.config import make_config
+    from gossamer.envs.interface import read_interface
+
+    config = make_config("cases_envs:Picture", {**TINY, "policy.torso": "layers:Pixels"})
+    spec, _ = read_interface(config.env_id, config.env)
+    policy = build_policy(config, spec)
+    learns, acts = policy, copy.deepcopy(policy).requires_grad_(False)
+    learns.set_precision(torch.bfloat16)
+    acts.set_precision(torch.bfloat16, inference=True)
+    obs = torch.randint(0, 256, (2, 3, *spec.obs_shape), dtype=torch.uint8)
+    starts, state = torch.zeros(2, 3, dtype=torch.bool), policy.initial_state(3)
+    with learns.accumulating():
+        value = learns(obs, starts, state).value
+    torch.testing.assert_close(acts(obs, starts, state).value, value.detach(), rtol=0.0, atol=0.0)
