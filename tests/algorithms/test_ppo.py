@@ -178,7 +178,7 @@ def test_rows_of_a_recurrent_policy_are_unrolled_from_the_first():
             torch.testing.assert_close(unroll(policy, batch, slice(2, 6)).value, whole[2:])
             continue
         with pytest.raises(
-            ValueError, match="unroll begins at row 2, a recurrent policy's state at row 0"
+            ValueError, match=r"unroll begins at row 2; with recurrent state: slice\(0, N\)"
         ):
             unroll(policy, batch, slice(2, 6))
 

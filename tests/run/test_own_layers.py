@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import gossamer
+from gossamer.errors import ConfigError
 
 LAYERS = """
 import functools
@@ -77,6 +78,18 @@ class Pixels(nn.Module):
 
     def flat(self, x):
         return x.reshape(len(x), -1)
+
+
+class Weighed(nn.Module):
+    feature_size = 16
+
+    def __init__(self, obs_shape):
+        super().__init__()
+        self.one = nn.utils.weight_norm(nn.Linear(math.prod(obs_shape), 16))
+        self.two, self.three = nn.Linear(16, 16), nn.LazyLinear(16)
+
+    def forward(self, x):
+        return self.three(self.two(self.one(x.flatten(1))).relu()).relu()
 
 
 class Viewing(Pixels):
@@ -149,6 +162,19 @@ def test_a_function_that_returns_the_same_layers_each_time_shares_none() -> None
     trained("seed2", "kept", seed=2)
     gossamer.load_policy("seed2")
     assert torch.equal(first(obs, starts, first.initial_state(5)).value, before)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_layers_of_a_network_that_is_too_large_are_refused_before_that_is_made() -> None:
+    """Of these a weight is computed from others, and a lazy one does not begin as the one that was made."""
+    trained("run", "Weighed")
+    made = gossamer.load_policy("run").torso
+    assert not torch.equal(made.two.weight, made.three.weight)
+    with pytest.raises(
+        ConfigError, match=r"a network of [\d,]+ parameters takes about [\d,.]+ GiB"
+    ):
+        trained("large", "Weighed", **{"policy.core": "lstm", "policy.core_size": 1 << 19})
+    assert not Path("large").exists()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

@@ -358,6 +358,7 @@ class Pictures(nn.Module):
 @dataclass(frozen=True)
 class Marked(A2C):
     horizon: int = 3
+    label: str = ""
 
     def prepare(self, policy, batch, state):
         seen = state.tensors.setdefault("seen", torch.zeros(()))
@@ -410,8 +411,15 @@ def test_tensors_that_are_kept_later_than_at_the_beginning_are_resumed(marked: P
     (seen,) = held("whole").values()
     assert seen > 5
     assert [*held("part").values()] == [seen]
-    train(resume="part", total_env_steps=160, algorithm="ppo", quiet=True)
-    assert not held("part"), "another algorithm has none of it"
+    marked.write_text(
+        MARKED.replace("MARK", "1.0") + "class Derived(Marked):\n    name = 'derived'\n"
+    )
+    importlib.reload(sys.modules["marked"])
+    train(resume="part", total_env_steps=160, algorithm="marked:Derived", quiet=True)
+    (more,) = held("part").values()
+    assert more > seen
+    train(resume="part", total_env_steps=192, algorithm="ppo", quiet=True)
+    assert not held("part"), "an algorithm of ours has none of it"
 
 
 def test_a_loss_is_computed_in_float32(marked: Path) -> None:
@@ -433,6 +441,9 @@ algorithm = "marked:Marked"
 """
     Path("own.toml").write_text(text)
     assert read_sweep("own.toml").space == {"algorithm.horizon": Range(1, 9, whole=True)}
+    named = text + '"algorithm.label" = ["shapes:one", "shapes:two"]\n'
+    Path("own.toml").write_text(named)
+    assert "algorithm.label" in read_sweep("own.toml").space, "it names no part"
     Path("own.toml").write_text(text.replace("min = 1", "min = 1.5"))
     with pytest.raises(ConfigError, match=r"takes whole numbers alone, and the range has 1\.5"):
         read_sweep("own.toml")

@@ -85,14 +85,14 @@ class AlgorithmState:
             **{f"tensors.{name}": x for name, x in self.tensors.items()},
         }
 
-    def load_state_dict(self, state: dict[str, Any], device: torch.device | str = "cpu") -> None:
-        """Continue from `state_dict`; tensors that were added later than at the beginning come to a device."""
+    def load_state_dict(self, state: dict[str, Any], device: torch.device | None = None) -> None:
+        """Continue from `state_dict`; tensors that were added later than at the beginning come to a device, if one is given."""
         self.generator.set_state(state["generator"])
         self.lr_scale, self.kl_nats = state["lr_scale"], state["kl_nats"]
+        saved = without_prefix(state, "tensors.")
         for name, x in self.tensors.items():
-            x.copy_(state[f"tensors.{name}"])
-        for name in without_prefix(state, "tensors.").keys() - self.tensors.keys():
-            self.tensors[name] = state[f"tensors.{name}"].to(device, copy=True)
+            x.copy_(saved.pop(name))
+        self.tensors |= {k: x.to(device, copy=True) for k, x in saved.items() if device}
 
 
 @dataclass(frozen=True)
@@ -300,14 +300,14 @@ class Algorithm:
 
 
 def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
-    """Run the policy over the first rows of a batch, from its stored recurrent state; ValueError if that is not theirs.
+    """Run the policy over the first rows of a batch, from its stored recurrent state; ValueError if they begin later.
 
     Rows that only warm up a column's state pass no gradient on.
     """
     import torch
 
     if rows.start and policy.core_units:
-        raise ValueError(f"unroll begins at row {rows.start}, a recurrent policy's state at row 0")
+        raise ValueError(f"unroll begins at row {rows.start}; with recurrent state: slice(0, N)")
     past: list[Tensor] = []
     if policy.looks_back:
         past = [
@@ -316,12 +316,7 @@ def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
         ]
 
     def run(part: slice, state: Tensor) -> PolicyOutput:
-        return policy(
-            obs_at(batch.obs, part),
-            batch.starts[part],
-            state,
-            *(x[part] for x in past),
-        )
+        return policy(obs_at(batch.obs, part), batch.starts[part], state, *(x[part] for x in past))
 
     if not (first := batch.burn_in):
         return run(rows, batch.core_state)

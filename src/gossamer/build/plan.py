@@ -121,9 +121,9 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     cores, row = machine.cores, row_for(machine.cores)
     # A hyper-thread fills the time that an emulator waits for memory, but takes it from who computes on the same core.
     stepping = row.env_threads if device == "cpu" and lag != "0" else machine.cpus or cores
-    # Beside a GPU that acts for one half, cores step the other.
     # Workers that were asked for may divide all environments, and no halves of them.
     whole = config.env.workers and num_envs % (2 * config.env.workers)
+    # Beside a GPU that acts for one half, cores step the other.
     halves = pixels and not whole and (row.env_groups > 1 or device == "cuda")
     # What is asked for divides environments; what is chosen here changes no run's numbers.
     actors = config.actors_per_learner or 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
 import multiprocessing
@@ -57,12 +56,9 @@ BYTES_PER_PROCESS = 160 << 20
 """Bytes of a process for learners or an actor, before it has any."""
 
 
-def build_shapes(
-    config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None
-) -> ActorCritic:
-    """Build the network for its shapes; without numbers, which could be any many, unless layers of the user's may need some."""
-    own = torso is not None or config.policy.has_own_code
-    with contextlib.nullcontext() if own else torch.device("meta"):
+def build_shapes(config: TrainConfig, spec: EnvSpec, torso: nn.Module | None = None) -> ActorCritic:
+    """Build the network to read its shapes: on torch's meta device, as it may be of any size, but for layers of the user's."""
+    with torch.device("meta"):
         return build_policy(config, spec, torso)
 
 

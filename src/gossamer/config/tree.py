@@ -109,8 +109,10 @@ def use_named(root: type, name: str, value: Any) -> None:
         ConfigError: it cannot be imported, or is no such part.
     """
     section = name.removesuffix(".name")
-    kinds = members(find_annotation(root, section.partition(".")[0]))
-    base = own_parts.open_base(kinds) if own_parts.is_name(value) else None
+    # One level further there are settings, whose values may look alike.
+    if not own_parts.is_name(value) or not re.fullmatch(r"\w+(\.\d+)?", section):
+        return
+    base = own_parts.open_base(members(find_annotation(root, section.partition(".")[0])))
     if base is not None:
         try:
             own_parts.find(value, base)

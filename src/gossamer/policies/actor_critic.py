@@ -348,19 +348,17 @@ class ActorCritic(nn.Module):
         return [x for moments in held for x in moments.tensors()]
 
     def set_precision(self, dtype: torch.dtype, *, inference: bool = False) -> None:
-        """Compute features in `dtype`; for inference the torso's weights are kept in it too, but for layers of the user's.
-
-        Those may make tensors of their own in float32, beside which only autocast takes others.
-        """
+        """Compute features in `dtype`; for inference the torso's weights are kept in it too."""
         self.compute_dtype = dtype
         for normalizer in self.normalizers.values():
             normalizer.set_dtype(dtype)
-        keeps = inference and not self._has_own_code
-        if keeps:
+        if inference:
             self.torso.to(dtype)
             if self.value_torso:
                 self.value_torso.to(dtype)
-        self._casts_weights = not keeps and dtype != torch.float32
+        # Layers of the user's may make tensors in float32, which autocast alone takes beside others.
+        autocasts = not inference or self._has_own_code
+        self._casts_weights = autocasts and dtype != torch.float32
         self.refresh()
 
     _casts_weights = False

@@ -155,8 +155,8 @@ class Impala(nn.Module):
 
 
 def zero_rows(shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return two observations of zeros [2, *shape], by which a torso is tried."""
-    return torch.zeros((2, *shape), dtype=dtype)
+    """Return two observations of zeros [2, *shape] on the CPU, by which a torso is tried."""
+    return torch.zeros((2, *shape), dtype=dtype, device="cpu")
 
 
 def own_torso(name: str, rows: Obs[Tensor], generator: torch.Generator | None) -> nn.Module:
@@ -180,23 +180,26 @@ def own_torso(name: str, rows: Obs[Tensor], generator: torch.Generator | None) -
         raise ConfigError(
             f"{name} is not a torso: {module_name} has neither a class nor a function {maker_name}"
         )
-    try:
-        with _seeded(generator):
-            # A function may return the same layers each time, which other learners or policies have already.
-            torso = copy.deepcopy(maker(obs_shape))
-    except RAISED as error:
-        raise failed(
-            name, f"cannot be made for observations of {_in_words(obs_shape)}", error
-        ) from error
-    return tried(torso, f"{name} must return", name, rows, generator)
+    with _seeded(generator):
+        try:
+            torso = maker(obs_shape)
+        except RAISED as error:
+            raise failed(
+                name, f"cannot be made for observations of {_in_words(obs_shape)}", error
+            ) from error
+        # A function may return the same layers each time, which other learners or policies have already.
+        return copy.deepcopy(tried(torso, f"{name} must return", name, rows))
 
 
 @contextmanager
 def _seeded(generator: torch.Generator | None) -> Generator[None]:
-    """Context in which torch's own stream, which is as before afterwards, begins as a generator did."""
-    with _SEEDING, torch.random.fork_rng(devices=[]):
+    """Context in which torch's own stream, which is as before afterwards, begins as a generator did, and tensors have numbers.
+
+    On the meta device, where a network is built for its shapes, the user's layers could not read any.
+    """
+    with _SEEDING, torch.random.fork_rng(devices=[]), torch.device("cpu"):
         if generator is not None:
-            torch.manual_seed(generator.initial_seed())
+            torch.default_generator.manual_seed(generator.initial_seed())
         yield
 
 
@@ -207,7 +210,7 @@ def tried(
     rows: Obs[Tensor],
     generator: torch.Generator | None = None,
 ) -> nn.Module:
-    """Return feature layers of the user's own, tried with two observations; nothing in them changes.
+    """Return feature layers of the user's own, tried with two observations; nothing in them changes, but lazy ones get weights.
 
     Args:
         torso: what the user gave.
@@ -226,8 +229,8 @@ def tried(
             f"{wanted} a torch.nn.Module that maps {_rows_in_words(given)} to [N, F], "
             "with F in its attribute feature_size"
         )
-    home = next((x.device for x in torso.parameters()), torch.device("cpu"))
-    if home.type == "meta" or any(x.is_meta for x in leaves_of(rows).values()):
+    home = _home_of(torso)
+    if home.type == "meta":
         return torso  # shapes alone are counted
     rows = map_obs(partial(torch.as_tensor, device=home), rows)
     try:
@@ -252,8 +255,8 @@ def bears_channels_last(torso: nn.Module, rows: Obs[Tensor]) -> bool:
         torso: that takes such rows where channels lie first; its weights lie channels last.
         rows: two observations of zeros, as the layers are given them.
     """
-    home = next((x.device for x in torso.parameters()), torch.device("cpu"))
-    if home.type == "meta" or any(x.is_meta for x in leaves_of(rows).values()):
+    home = _home_of(torso)
+    if home.type == "meta":
         return True
     try:
         _features(torso, map_obs(partial(_channels_last, device=home), rows), None)
@@ -262,15 +265,22 @@ def bears_channels_last(torso: nn.Module, rows: Obs[Tensor]) -> bool:
     return True
 
 
+def _home_of(torso: nn.Module) -> torch.device:
+    devices = [x.device for x in torso.parameters()]
+    # Of encoders that are built for their shapes some may be the user's.
+    meta = [x for x in devices if x.type == "meta"]
+    return next(iter(meta or devices), torch.device("cpu"))
+
+
 def _channels_last(x: Tensor, device: torch.device) -> Tensor:
     x = x.to(device)
     return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x
 
 
 def _features(torso: nn.Module, rows: Obs[Tensor], generator: torch.Generator | None) -> object:
-    """Return what feature layers make of observations, by which nothing in them changes."""
+    """Return what feature layers make of observations; running statistics in them stay."""
     modes = [(x, x.training) for x in torso.modules()]
-    torso.eval()  # running statistics stay
+    torso.eval()
     try:
         with _seeded(generator), torch.no_grad():
             return torso(rows)

@@ -400,7 +400,8 @@ class Learner:
         """Continue from `state_dict`."""
         self.policy.load_state_dict(without_prefix(state, "policy."))
         self.policy.refresh()
-        self._state.load_state_dict(without_prefix(state, "algorithm."), self._device)
+        place = None if type(self._algorithm).__module__.startswith("gossamer.") else self._device
+        self._state.load_state_dict(without_prefix(state, "algorithm."), place)
         self.replay.load_state_dict(without_prefix(state, "replay."))
         self._load_optimizer(state)
         self.outer_step.load_state_dict(without_prefix(state, "outer."))

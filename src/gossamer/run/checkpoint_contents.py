@@ -37,9 +37,7 @@ _MOST = 1 << 62
 _COUNTS = {f"learner.{x}": x for x in ("update", "version", "env_steps", "own_env_steps")}
 POLICY = "learner.policy."
 """Beginning of the names of a policy's tensors."""
-ALGORITHMS = "learner.algorithm.tensors."
-"""The same of what an algorithm keeps."""
-TARGET = f"{ALGORITHMS}target."
+TARGET = "learner.algorithm.tensors.target."
 """The same of a target policy's."""
 _REPLAY = "learner.replay."
 _Number = (

@@ -8,11 +8,9 @@ import msgspec
 
 from gossamer.build.replays import capacity_of, form_of, kept_replays
 from gossamer.config import to_dict
-from gossamer.config.names import entries_of
 from gossamer.errors import ConfigError
 from gossamer.record.readers import FolderReader, table_in
 from gossamer.replay.replay import columns_lost
-from gossamer.run.checkpoint_contents import ALGORITHMS
 from gossamer.run.resumed_settings import episodes_changed, sums_changed
 from gossamer.system.prefixes import without_prefix
 
@@ -23,7 +21,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.folder import RunFolder
-    from gossamer.run.checkpoint_contents import LearnerState, RunState
+    from gossamer.run.checkpoint_contents import RunState
     from gossamer.spec import EnvSpec
 
 
@@ -39,7 +37,7 @@ def with_changes(
     """Return a run's state that says which changed settings let its episodes begin anew.
 
     To play an episode again under other limits would take an environment past an end that the run knows of, or leave
-    it at one that the run does not know of. What another algorithm has kept is left out.
+    it at one that the run does not know of.
 
     Args:
         state: of the run, to continue from.
@@ -47,17 +45,8 @@ def with_changes(
         plan: to continue with.
         before: the run's settings until then, if the state does not say.
     """
-    saved, settings = state.settings or before, to_dict(config)
-    found = list(episodes_changed(saved, settings, state.plan, plan))
-    learners = state.learners
-    if entries_of(saved.get("algorithm")).get("name") not in (None, settings["algorithm"]["name"]):
-        learners = [_without(x, ALGORITHMS) for x in learners]
-    return msgspec.structs.replace(state, begins_anew=found, learners=learners)
-
-
-def _without(state: LearnerState, prefix: str) -> LearnerState:
-    held = {name: x for name, x in state.tensors.items() if not name.startswith(prefix)}
-    return msgspec.structs.replace(state, tensors=held)
+    found = list(episodes_changed(state.settings or before, to_dict(config), state.plan, plan))
+    return msgspec.structs.replace(state, begins_anew=found)
 
 
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:

@@ -23,7 +23,7 @@ OF_THE_RUN = ("seed", "run_folder")
 
 
 def refuse_moving(source: str) -> None:
-    """Refuse a policy's run that is named so that another run may be meant once the first of several has begun.
+    """Refuse an `init_from` that is no path: it may mean another run once the first of several has begun.
 
     Args:
         source: "last", part of a path, or a path, as `init_from` has it.
