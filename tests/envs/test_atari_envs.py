@@ -64,10 +64,26 @@ def test_truncation_comes_after_exactly_the_given_steps():
 
 @pytest.mark.parametrize(("steps", "skip"), [(10**9, 4), (2**31 // 7 + 1, 7)])
 def test_a_limit_beyond_what_the_simulator_counts_is_refused(steps, skip):
-    most, settings = (2**31 - 1) // skip, EnvConfig(size=36, frame_skip=skip)
+    most, settings = (2**31 - 1) // skip - 2, EnvConfig(size=36, frame_skip=skip)
     with pytest.raises(ConfigError, match=f"--max-episode-steps {most}$"):
         make("PongNoFrameskip-v4", 1, settings, max_episode_steps=steps)
     make("PongNoFrameskip-v4", 1, settings, max_episode_steps=most).close()
+
+
+@pytest.mark.parametrize("skip", [4, 2, 1])
+def test_what_is_seen_last_before_a_time_limit_is_what_comes_without_it(skip):
+    settings = EnvConfig(size=84, frame_skip=skip)
+    whole = Rolling(make("PongNoFrameskip-v4", 2, settings)).start()
+    cut = Rolling(make("PongNoFrameskip-v4", 2, settings, max_episode_steps=40)).start()
+    actions = random_actions(whole.envs, 40)
+    for action in actions:
+        a, b = whole.step(action), cut.step(action)
+        np.testing.assert_array_equal(a.obs, b.obs)
+    assert b.truncated.all()
+    # The next episodes are those of the seed, whatever came before.
+    fresh = make("PongNoFrameskip-v4", 2, settings)
+    first = fresh.start(np.ones(2, np.int64))
+    np.testing.assert_array_equal(cut.step(actions[0]).obs, first)
 
 
 def test_same_seed_same_rows_and_another_seed_differs():

@@ -176,6 +176,8 @@ def test_minigrids_own_time_limit_is_told_and_kept() -> None:
     assert "truncated after 250 steps" in spec.protocol
     assert read_spec("MiniGrid-MemoryS17Random-v0", EnvConfig()).max_episode_steps == 1445
     assert read_spec("BabyAI-GoTo-v0", EnvConfig()).max_episode_steps == 1000, "of each episode"
+    # The mission that the trial has seen has another limit than the next.
+    assert read_spec("BabyAI-BossLevel-v0", EnvConfig(), 4608, tries=True).max_episode_steps == 4608
     assert time_limit(make_gym_env(DOOR_KEY, 30)) == 30
     assert read_spec("minigrid_envs:door_key", EnvConfig()).max_episode_steps == 250
     assert read_spec("minigrid_envs:at_once", EnvConfig()).max_episode_steps == 100

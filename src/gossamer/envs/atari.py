@@ -52,6 +52,8 @@ CARRIES_STATE = frozenset(
 comparing, for all 104 games, resets after play with resets after none."""
 MAX_FRAMES = 2**31 - 1
 """Longest episode that ale-py can count, in emulator frames."""
+SPARE_STEPS = 2
+"""Of its limit, so that it never cuts an episode: nor in the step after the end, which it takes for one."""
 MAX_EPISODE_STEPS = 27_000
 """108,000 emulator frames at 4 frames per step: half an hour of play."""
 _TWO_PLAYER_ONLY = frozenset({"combat", "joust", "maze_craze", "warlords"})
@@ -203,10 +205,11 @@ class AtariEnvs(WithoutTasks):
         from gymnasium.vector import AutoresetMode
 
         limit = max_episode_steps or MAX_EPISODE_STEPS
-        if limit * protocol.frame_skip > MAX_FRAMES:
+        most = MAX_FRAMES // protocol.frame_skip - SPARE_STEPS
+        if limit > most:
             raise ConfigError(
                 f"max_episode_steps is {limit}, with {protocol.frame_skip} frames a step more than the {MAX_FRAMES} "
-                f"frames that ale-py counts: --max-episode-steps {MAX_FRAMES // protocol.frame_skip}"
+                f"frames that ale-py counts: --max-episode-steps {most}"
             )
         self._watches_lives = training and protocol.life_loss_terminal
         self._envs: Any = AtariVectorEnv(
@@ -215,7 +218,8 @@ class AtariEnvs(WithoutTasks):
             # a second thread per env would only wait; 0 would mean every core, in every instance
             num_threads=max(1, min(num_threads, num_envs)),
             autoreset_mode=AutoresetMode.NEXT_STEP,
-            **emulator_arguments(protocol, limit),
+            # Where it cuts an episode by itself the last observation lacks the last frame: episodes are cut here.
+            **emulator_arguments(protocol, limit + SPARE_STEPS),
         )
         channels = protocol.frame_stack * (1 if protocol.grayscale else 3)
         self.num_envs = num_envs
@@ -234,7 +238,7 @@ class AtariEnvs(WithoutTasks):
         )
         self._seeds = seeds
         self._grayscale = protocol.grayscale
-        self._stuck_steps = protocol.stuck_steps
+        self._limit, self._stuck_steps = limit, protocol.stuck_steps
         self.episodes_per_seed = (
             1 if protocol.sticky or game in CARRIES_STATE else EPISODES_PER_SEED
         )
@@ -242,7 +246,8 @@ class AtariEnvs(WithoutTasks):
         """Resets that gave seeds, each of which costs a start of the game."""
         self._episode = np.zeros(num_envs, np.int64)
         self._ended = np.zeros(num_envs, np.bool_)
-        self._cut = np.zeros(num_envs, np.bool_)  # ended by the stuck guard: the game does not know
+        self._cut = np.zeros(num_envs, np.bool_)  # ended here: the game does not know
+        self._steps = np.zeros(num_envs, np.int64)
         self._quiet_steps = np.zeros(num_envs, np.int64)
         self._any_ended = False
         self._in_flight = False
@@ -353,7 +358,8 @@ class AtariEnvs(WithoutTasks):
             reward[fresh] = 0
             terminated[fresh] = truncated[fresh] = False
         self._forget(begun)
-        self._quiet_steps[begun] = -1  # the row that begins an episode is not a step of it
+        # The row that begins an episode is not a step of it.
+        self._steps[begun] = self._quiet_steps[begun] = -1
         return obs
 
     def _seeds_of(self, which: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -367,7 +373,7 @@ class AtariEnvs(WithoutTasks):
 
     def _reset(self, which: NDArray[np.bool_], seeds: NDArray[np.int64]) -> Any:
         """Reset some envs, -1 leaving an env's random streams as they are."""
-        self.seeded_resets += 1
+        self.seeded_resets += bool((seeds >= 0).any())
         options = {"reset_mask": which} if self._begun else None
         if not self._begun:
             assert which.all()
@@ -376,7 +382,7 @@ class AtariEnvs(WithoutTasks):
         return obs
 
     def _forget(self, begun: NDArray[np.bool_]) -> None:
-        self._quiet_steps[begun] = 0
+        self._steps[begun] = self._quiet_steps[begun] = 0
         self._ended = self._ended & ~begun
         self._cut = self._cut & ~begun
         self._any_ended = bool(self._ended.any())
@@ -384,17 +390,18 @@ class AtariEnvs(WithoutTasks):
     def _account(
         self, reward: Any, over: NDArray[np.bool_], truncated: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Work out which episodes have ended; return `truncated` with the stuck guard's cuts."""
-        ended = over | truncated
+        """Work out which episodes have ended; return `truncated` with the cuts of the time limit and of the stuck guard."""
+        self._steps += 1
+        cut = self._steps >= self._limit
         if self._stuck_steps:
             self._quiet_steps += 1
             self._quiet_steps[reward != 0] = 0
-            self._cut = (self._quiet_steps >= self._stuck_steps) & ~ended
-            truncated = truncated | self._cut
-            ended = ended | self._cut
-        self._ended = ended
-        self._any_ended = bool(ended.any())
-        return truncated
+            cut |= self._quiet_steps >= self._stuck_steps
+        ended = over | truncated
+        self._cut = cut & ~ended
+        self._ended = ended | cut
+        self._any_ended = bool(self._ended.any())
+        return truncated | self._cut
 
     def _obs(self, obs: Any) -> NDArray[Any]:
         if self._grayscale:

@@ -64,6 +64,12 @@ class EnvpoolEnvs(WithoutTasks):
             protocol = atari_protocol(env_id, settings)
             if not protocol.grayscale and protocol.frame_stack > 10:
                 raise ConfigError(f"{flag_of('frame_stack')} above 10 needs grey frames in EnvPool")
+            if protocol.frame_skip == 1:
+                game = name.removesuffix("-v5")
+                raise ConfigError(
+                    f"{flag_of('frame_skip')} 1 does not apply to {env_id}: EnvPool merges all frames of an episode then; use "
+                    f"{game}NoFrameskip-v4"
+                )
             stuck_steps = protocol.stuck_steps
         else:
             refuse_settings(

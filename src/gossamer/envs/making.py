@@ -136,6 +136,8 @@ def _own_limit(env: Any) -> int:
         return 0
     if (game := getattr(inner, "game", None)) is not None:
         return math.ceil(game.get_episode_timeout() / inner.frame_skip)
+    if not getattr(inner, "fixed_max_steps", True):
+        return 0  # each mission of a BabyAI level has its own
     return int(getattr(inner, "max_steps", 0))
 
 
