@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import gossamer
+from gossamer.build import preflight
 from gossamer.errors import ConfigError
 
 LAYERS = """
@@ -165,15 +166,18 @@ def test_a_function_that_returns_the_same_layers_each_time_shares_none() -> None
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
-def test_layers_of_a_network_that_is_too_large_are_refused_before_that_is_made() -> None:
+def test_layers_of_a_network_that_is_too_large_are_refused_before_that_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Of these a weight is computed from others, and a lazy one does not begin as the one that was made."""
     trained("run", "Weighed")
     made = gossamer.load_policy("run").torso
     assert not torch.equal(made.two.weight, made.three.weight)
+    monkeypatch.setattr(preflight, "free_memory", lambda: 6 << 30)
     with pytest.raises(
         ConfigError, match=r"a network of [\d,]+ parameters takes about [\d,.]+ GiB"
     ):
-        trained("large", "Weighed", **{"policy.core": "lstm", "policy.core_size": 1 << 19})
+        trained("large", "Weighed", **{"policy.core": "lstm", "policy.core_size": 1 << 14})
     assert not Path("large").exists()
 
 
