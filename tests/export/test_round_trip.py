@@ -103,7 +103,8 @@ def make_policy(algorithm: str, torso: str, core: str, action: str, settings: di
     policy.refresh()
     for x in policy.parameters():  # biases, which begin at 0, have to be exported too
         x.add_(0.01 * torch.randn(x.shape, generator=gen))
-    past = [torch.zeros(steps, 16, *spec.action.shape, dtype=torch.int64), torch.zeros(steps, 16)]
+    taken = policy.distribution(torch.zeros(steps, 16, spec.action.num_params)).sample(gen)
+    past = [taken, torch.zeros(steps, 16)]  # it is fed what it has chosen, not one action alone
     starts, state = torch.zeros(steps, 16, dtype=torch.bool), policy.initial_state(16)
     # Features of about 1, as trained networks have them: of larger ones float32 tells the last digits less well.
     layer = [x for x in policy.torso.modules() if isinstance(x, torch.nn.Linear)][-1]
