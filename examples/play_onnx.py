@@ -19,7 +19,7 @@ import numpy as np
 import onnxruntime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 class Played(NamedTuple):
@@ -95,8 +95,8 @@ class Policy:
         if "parts" not in about:
             joint = about["form"] == "joint"
             return _row_of(said, [int(np.prod(about["sizes"]))] if joint else about["sizes"])
+        _refuse_strays(said, [part["keys"] for part in about["parts"]])
         rows: list[Any] = []
-        known = False
         for part in about["parts"]:
             one: Any = said
             try:
@@ -104,13 +104,9 @@ class Policy:
                     one = one[key]
             except (KeyError, IndexError, TypeError):
                 one = None  # of a part without a mask all is allowed
-            known = known or one is not None
             rows.append(
                 np.ones(sum(part["sizes"]), bool) if one is None else _row_of(one, part["sizes"])
             )
-        if not known:
-            parts = ", ".join("/".join(map(str, part["keys"])) for part in about["parts"])
-            raise ValueError(f"the mask is of no part of an action; the parts are {parts}")
         return np.concatenate(rows)
 
     def action_of(self, outputs: dict[str, Any]) -> Any:
@@ -154,6 +150,23 @@ class Policy:
         return obs.astype(dtype).reshape(about["policy_shape"])
 
 
+def _refuse_strays(said: Any, parts: list[list[Any]], keys: Sequence[Any] = ()) -> None:
+    """Refuse the mask of a Dict or Tuple action if it says something of what is none of these parts."""
+    keys = list(keys)
+    if said is None or keys in parts:
+        return
+    leads_to_parts = any(part[: len(keys)] == keys for part in parts)
+    if isinstance(said, dict):
+        below = list(said.items())
+    elif isinstance(said, (tuple, list)) and leads_to_parts:  # lists where it comes as JSON
+        below = list(enumerate(said))
+    else:
+        names = ", ".join("/".join(map(str, part)) for part in parts)
+        raise ValueError(f"the mask is of no part of an action; the parts are {names}")
+    for key, one in below:
+        _refuse_strays(one, parts, [*keys, key])
+
+
 def _row_of(said: Any, sizes: list[int]) -> Any:
     """Return a mask of one array, or of one for each choice, as a row; of each choice something has to be allowed."""
     row = np.concatenate([np.ravel(one) for one in said]).astype(bool)
@@ -187,6 +200,8 @@ def play(policy: Policy, seed: int | None = None) -> Iterator[Played]:
     # Atari comes as a vector of games, here of one, whose arrays have one row.
     env = make(**about["arguments"], num_envs=1) if atari else make(**about["arguments"])
     try:
+        if "task_seed" in about:  # a family: the first task of training
+            env.get_wrapper_attr("set_task")(about["task_seed"])
         obs, info = env.reset(seed=seed)
         policy.reset()
         ended, quiet_steps = False, 0

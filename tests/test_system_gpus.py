@@ -115,6 +115,8 @@ def test_the_variable_decides(
     assert unused_gpus(tmp_path / "elsewhere") == "", "whatever is named, there is none"
     built(VERSION.format("None", "'6.4.1'"))
     monkeypatch.setenv("HIP_VISIBLE_DEVICES", "3")
+    assert visible_gpus(tmp_path) == [], "whatever the variable names"
+    put(tmp_path, "sys/class/kfd/kfd/topology/nodes/1/gpu_id", text="4711")
     assert visible_gpus(tmp_path) == ["3"]
 
 

@@ -101,6 +101,26 @@ def test_more_learners_have_to_be_much_faster(
         assert preset == resolve({"env_id": pong})[0]
 
 
+def test_what_was_measured_with_several_learners_is_kept_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: None
+) -> None:
+    for module in (tune, layers_module):
+        monkeypatch.setattr(module, "num_cores", lambda: 4)
+    monkeypatch.setattr(layers_module, "visible_gpus", list)
+    monkeypatch.setattr(tune, "core_rates", lambda *_, **__: RATES)
+
+    def rate(_: Any, changes: dict[str, Any], __: float) -> float:
+        return 2.0 if "env_groups" in changes else 0.9 if "num_learners" in changes else 1.0
+
+    monkeypatch.setattr(tune, "measured_rate", rate)
+    pong, target = {"env_id": "PongNoFrameskip-v4"}, tmp_path / "tuned.toml"
+    before = resolve(pong)[0]
+    tune.main(pong["env_id"], seconds=200.0, output=str(target))
+    later, preset = resolve(pong)[0], resolve(pong, configs=[str(target)])[0]
+    assert (later.num_learners, later.env_groups) == (before.num_learners, 2) == (2, 2)
+    assert preset == later
+
+
 def test_it_ends_in_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, machine: None
 ) -> None:

@@ -301,7 +301,23 @@ def test_thresholds_are_told_in_steps_and_seconds(capsys: Capture) -> None:
     assert some["threshold"]["env_steps"]["value"] is None, "half of them did not"
     text = printed(capsys, "runs", "--threshold", "55")
     assert "3 of 3" in text
-    assert "not by half of them" in text
+    assert "not by more than half" in text
+
+
+def test_the_median_of_an_even_number_of_seeds_lies_in_the_middle(capsys: Capture) -> None:
+    for seed, at in enumerate((1, 2, 6, 8), start=1):
+        returns = [0.0] * (at - 1) + [100.0] * (10 - at)
+        make_run(Path("runs"), f"s{seed}", seed=seed, returns=returns, evaluation=1.0)
+
+    def told() -> dict[str, float]:
+        (group,) = compared(capsys, "runs", "--threshold", "50")["groups"]
+        return group["tasks"]["CartPole-v1"]["threshold"]["env_steps"]
+
+    assert told()["value"] == 4_000
+    assert told()["low"] < 4_000 < told()["high"]
+    shutil.rmtree("runs/s4")
+    make_run(Path("runs"), "s4", seed=4, returns=[0.0] * 9, evaluation=1.0)
+    assert told()["value"] == 4_000, "the two in the middle are the same"
 
 
 def test_a_threshold_is_reached_where_an_episode_ended(capsys: Capture) -> None:

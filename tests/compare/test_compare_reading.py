@@ -112,6 +112,20 @@ def test_broken_rows_are_passed_over(tmp_path: Path) -> None:
     assert run.evaluation.mean == 3
 
 
+def test_a_run_whose_last_episodes_earned_nan_has_no_training_score(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "a", returns=[10.0, 20.0], evaluation=5.0)
+    row = {"time_s": 9.0, "env_steps": 9_000, "learner": 0, "episodes": 900}
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({**row, "return_mean_100": None}) + "\n")
+    run = read_run(path)
+    assert (run.env_steps, run.seconds, run.score("training")) == (9_000, 9.0, None)
+    assert run.score("evaluation") is None, "that of 2,000 env steps is not of its last policy"
+    with (path / "metrics.jsonl").open("a") as file:
+        row |= {"time_s": 10.0, "env_steps": 9_500, "episodes": 1_000}
+        file.write(json.dumps({**row, "return_mean_100": 30.0}) + "\n")
+    assert read_run(path).score("training") == 30.0
+
+
 def test_a_pipe_instead_of_a_log_is_an_empty_log(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "metrics.jsonl")
     assert len(read_curve(FolderReader(tmp_path)).value) == 0
@@ -210,6 +224,14 @@ def test_what_a_policy_sees_is_no_protocol(tmp_path: Path) -> None:
     words = ["--env.frame-stack", "1", "--env.life-loss-terminal", "false"]
     other = {"words": words, "protocol": f"{PONG}: stack 1"}
     refuse_mixed(both(tmp_path, {"protocol": f"{PONG}: stack 4"}, other), evaluated=True)
+
+
+def test_masks_are_no_protocol(tmp_path: Path) -> None:
+    limit = "Taxi-v3: Gymnasium, truncated after 200 steps"
+    told = (limit, f"{limit}; actions masked as its info says")
+    refuse_mixed(
+        both(tmp_path, *({"env_id": "Taxi-v3", "protocol": x} for x in told)), evaluated=True
+    )
 
 
 def test_an_environment_that_has_become_another_is_refused(tmp_path: Path) -> None:

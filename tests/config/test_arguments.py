@@ -383,3 +383,12 @@ def test_a_command_that_names_its_folder_twice_begins_the_run_or_resumes_it(
 def test_a_return_that_is_no_number_is_refused_without_one_that_nobody_wants(word: str) -> None:
     with pytest.raises(ConfigError, match=r"it must be a number or none$"):
         typed("x:y", "--stop-at-return", word)
+
+
+def test_a_word_and_a_table_of_one_section_go_together() -> None:
+    for words in (
+        ["--algorithm", "a2c", "--algorithm", '{"discount": 0.9}'],
+        ["--algorithm", '{"discount": 0.9}', "--algorithm", "a2c"],
+    ):
+        algorithm = typed("CartPole-v1", *words).algorithm
+        assert (algorithm.name, algorithm.discount) == ("a2c", 0.9)

@@ -81,18 +81,24 @@ def test_learners_of_the_machine_wait_for_each_other(on: Any) -> None:
             (1, "single", "suite atari, 1 for fewer than 200,000 env steps"),
         ),
         (
-            {"algorithm": "laser", "replay_ratio": 7, "num_learners": "auto"},
+            {"algorithm": "vtrace", "replay_ratio": 1, "num_learners": "auto"},
+            (1, "single", "settings, 1 with replays"),
+        ),
+        (
+            {
+                "algorithm": "vtrace",
+                "replays": [
+                    {"name": "queue", "fraction": 0.5},
+                    {"name": "uniform", "fraction": 0.5},
+                ],
+                "num_learners": "auto",
+            },
             (1, "single", "settings, 1 with replays"),
         ),
     ],
 )
 def test_what_is_given_wins(on: Any, settings: dict[str, Any], expected: Any) -> None:
     on(16)
-    if "replay_ratio" in settings:
-        settings = {**settings, "replays": [{"name": "queue", "fraction": 0.5}, "uniform"]}
-        del settings["replay_ratio"]
-        settings["replays"][1] = {"name": "uniform", "fraction": 0.5}
-        settings["algorithm"] = "vtrace"
     assert learners(**settings) == expected
 
 
@@ -151,9 +157,10 @@ def test_a_gpu_acts_for_more_environments(on: Any, monkeypatch: pytest.MonkeyPat
     on(16, "0")
     assert batch() == (128, 16)
     assert batch(device="cpu") == (16, 64)
+    # A sweep's runs, which share the machine, compute there too.
     monkeypatch.setenv(MACHINE, "plain")
-    assert batch() == (16, 64)
-    assert batch(device="cuda") == (128, 16)
+    assert batch() == (128, 16)
+    assert batch(device="cpu") == (16, 64)
 
 
 def test_a_plain_machine_decides_nothing(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +177,29 @@ def test_a_resumed_run_keeps_its_learners(on: Any) -> None:
     config, origin = resolve(resumed=saved)
     assert to_dict(config) == saved
     assert origin["num_learners"] == "resumed run"
+
+
+@pytest.mark.parametrize("preset", ["pong", "breakout"])
+def test_a_resumed_run_keeps_its_learners_though_a_preset_is_named_again(
+    on: Any, preset: str
+) -> None:
+    on(4)
+    begun, _ = resolve(configs=[preset])
+    assert begun.num_learners == 2
+    saved = to_dict(begun)
+    for cores in (4, 2, 16):
+        on(cores)
+        assert resolve(configs=[preset], resumed=saved)[0] == begun
+        assert resolve({"num_learners": "auto"}, configs=[preset], resumed=saved)[0] == begun
+    slower, _ = resolve({"optimizer": {"learning_rate": ["1e-4"]}}, configs=[preset], resumed=saved)
+    assert slower == replace(begun, optimizer=replace(begun.optimizer, learning_rate=(1e-4,)))
+
+
+def test_a_resumed_run_whose_learners_were_chosen_keeps_its_environments(on: Any) -> None:
+    on(4)
+    begun, _ = resolve({"num_learners": "2"}, configs=["pong"])
+    assert begun.num_envs == 16
+    assert resolve(configs=["pong"], resumed=to_dict(begun))[0] == begun
 
 
 def test_a_word_that_is_no_number_is_refused(on: Any) -> None:
@@ -210,6 +240,14 @@ def test_what_was_tuned_is_below_all_that_is_given(on: Any) -> None:
     write_tuned(entry({"env_groups": 3}), {})
     assert to_dict(resolve(resumed=saved)[0]) == saved, "a run keeps what it began with"
     assert make_config(PONG).env_groups == 3
+
+
+def test_what_was_tuned_is_not_for_workers_that_share_a_group(on: Any) -> None:
+    entry = {"env_id": "CartPole-v1", "algorithm": "ppo", "settings": {"env_groups": 2}}
+    write_tuned(entry, {})
+    assert resolve({"env_id": "CartPole-v1"})[0].env_groups == 2
+    assert resolve({"env_id": "CartPole-v1", "env": {"workers": "8"}})[0].env_groups == 0
+    assert resolve({"env_id": "CartPole-v1", "env": {"stuck_steps": "80"}})[0].env_groups == 2
 
 
 def test_tuned_learners_are_for_runs_that_last(on: Any) -> None:

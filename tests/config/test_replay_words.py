@@ -253,3 +253,15 @@ def test_settings_of_a_run_go_on_from_python(tmp_path: Path) -> None:
         make_config(resume=str(tmp_path / "run"))
     with pytest.raises(ConfigError, match="no run"):
         make_config(resume=str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("above", [{"replay_ratio": "0"}, {"replays": ["queue"]}])
+def test_replays_that_are_turned_off_again_choose_no_algorithm(
+    tmp_path: Path, above: dict[str, object]
+) -> None:
+    mine = tmp_path / "mine.toml"
+    mine.write_text("replay_ratio = 3\n")
+    given = {"env_id": "CartPole-v1"}
+    assert resolve(given, configs=[str(mine)])[0].algorithm.name == "laser"
+    config, _ = resolve(given | above, configs=[str(mine)])
+    assert (config.algorithm.name, config.replays) == ("ppo", (QueueSettings(),))

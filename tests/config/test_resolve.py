@@ -280,6 +280,11 @@ def test_resuming_another_environment_is_refused() -> None:
     assert resolve({"env_id": "CartPole-v1"}, resumed=saved)[0].env_id == "CartPole-v1"
     assert "trains CartPole-v1, not Acrobot-v1" in refusal({"env_id": "Acrobot-v1"}, resumed=saved)
     assert "not PongNoFrameskip-v4" in refusal(configs=["pong"], resumed=saved)
+    # What is below the id that counts names no other environment.
+    for typed, configs in (({"env_id": "CartPole-v1"}, ["pong"]), ({}, ["pong", "debug"])):
+        begun = to_dict(resolve(typed, configs=configs)[0])
+        again, _ = resolve(typed, configs=configs, resumed=begun)
+        assert to_dict(again) == begun
 
 
 def test_an_environment_is_needed() -> None:

@@ -155,9 +155,22 @@ def test_seconds_become_the_clock_of_their_session(root: Path) -> None:
         {**first, "time_unix": 87400.0, "seconds_before": 10.0},
     ]
     (root / run / "meta.json").write_text(json.dumps(meta))
+
+    def at_the_end(row: dict[str, Any]) -> bool:
+        row["time_s"] = 10.0 if 9.5 < row["time_s"] < 10.5 else row["time_s"]
+        return True
+
+    changed_rows(root / run, at_the_end)  # as the last evaluation of the first session is
     seconds = [row["time_s"] for row in rows_of(root, run)]
+    assert 10.0 in seconds
     told = ask(root, "/api/series", run=run, metric="learner/loss", x="time")
-    assert told["x"] == pytest.approx([(1000 if x < 10 else 87390) + x for x in seconds])
+    assert told["x"] == pytest.approx([(1000 if x <= 10 else 87390) + x for x in seconds])
+    # In the second one the machine slept for an hour.
+    meta["sessions"][1]["clock"] = [[87390.0 + 3600.0 + 20.0, 20.0], ["x", 3]]
+    (root / run / "meta.json").write_text(json.dumps(meta))
+    told = ask(root, "/api/series", run=run, metric="learner/loss", x="time")
+    starts = [1000 if x <= 10 else 87390 if x <= 20 else 90990 for x in seconds]
+    assert told["x"] == pytest.approx([x + begin for x, begin in zip(seconds, starts, strict=True)])
 
 
 def test_evaluations_and_episodes_are_series_too(made: Path) -> None:
@@ -561,6 +574,15 @@ def test_evaluations_of_learners_on_their_own_are_one_line(tmp_path: Path) -> No
     }
     assert ask(tmp_path, "/api/series", **query)["y"] == [10, 15, 25, 30, 40]
     assert ask(tmp_path, "/api/series", **query, learner=1)["y"] == [20, 50]
+    # They mixed until the run was resumed.
+    with (folder / "evaluation.jsonl").open("w") as file:
+        for i, (who, mean) in enumerate([("average", 5.0), (0, 7.0), ("average", 8.0), *rows]):
+            row = {"env_steps": i, "mean": mean, "learner": who, "confirmation": False}
+            file.write(json.dumps(row) + "\n")
+    config = json.loads((folder / "config.json").read_text())
+    for topology, want in (("gossip", [5, 8]), ("single", [5, 8, 10, 15, 25, 30, 40])):
+        (folder / "config.json").write_text(json.dumps({**config, "topology": {"name": topology}}))
+        assert ask(tmp_path, "/api/series", **query)["y"] == want
 
 
 def test_events_are_told_by_the_clock_of_the_run_s_machine(tmp_path: Path) -> None:
@@ -894,3 +916,46 @@ def test_what_checkpoints_tell_is_read_once_until_one_is_replaced(
     manifest.unlink()
     manifest.write_text('{"updates": 41, "score": 9.5}')
     assert {x["updates"] for x in told()} == {40, 41}
+
+
+@pytest.mark.parametrize(
+    ("every", "mixings", "stale", "want"),
+    [
+        # A learner that is quicker than the one it hears is ever further ahead of its messages.
+        ("updates", 100, [8_000.0, 8_080.0], 0.0),
+        ("updates", 100, [8_000.0, 8_100.0], 81.0),
+        ("updates", 10, [5.0, 0.0], 0.0),
+        # Of 16 updates each; a version a second, of which the last 50 have heard nothing.
+        ("versions", 1, [49.0, 50.0], 50.0),
+    ],
+)
+def test_how_old_the_last_message_of_a_link_is(
+    tmp_path: Path, every: str, mixings: int, stale: list[float], want: float
+) -> None:
+    (folder,) = made_runs(tmp_path, 1, 5, learners=2)
+    config = json.loads((folder / "config.json").read_text())
+    config["topology"] = {"name": "gossip", "every": every}
+    (folder / "config.json").write_text(json.dumps(config))
+    rows = [
+        {
+            "time_s": float(i),
+            "learner": 0,
+            "version": mixings * i,
+            "updates": mixings * i * (16 if every == "versions" else 1),
+            "topology/staleness_updates_of_1": x,
+        }
+        for i, x in enumerate(stale)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    edges = ask(tmp_path, "/api/graph", run=str(folder.relative_to(tmp_path)))["edges"]
+    (edge,) = [x for x in edges if (x["from"], x["to"]) == (1, 0)]
+    assert edge["seconds_since"] == pytest.approx(want)
+
+
+def test_a_seed_that_a_browser_would_round_is_a_text(root: Path) -> None:
+    run = ids(root)[0]
+    config = json.loads((root / run / "config.json").read_text())
+    for seed, told in ((7, 7), (2**53 + 1, str(2**53 + 1)), (2**63 - 1, str(2**63 - 1))):
+        (root / run / "config.json").write_text(json.dumps({**config, "seed": seed}))
+        found = {x["id"]: x["seed"] for x in ask(root, "/api/runs")["runs"]}
+        assert found[run] == told

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_for
 
 from gossamer.dashboard.columns import AT_ONCE_BYTES, LEARNER, Columns
 from gossamer.dashboard.root import Root
@@ -52,6 +53,30 @@ def test_files_of_one_chart_do_not_push_each_other_out(root: Path) -> None:
         with pytest.raises(queue.Empty):
             told.get(timeout=QUIET_SECONDS)
     assert columns.num_bytes <= 2 * BYTES + BYTES // 2
+    columns.close()
+
+
+def test_of_one_file_as_many_columns_are_kept_as_there_is_room_for(tmp_path: Path) -> None:
+    names = [f"m{i}" for i in range(6)]
+    values = ",".join(f'"{name}":1.5' for name in ["x", *names])
+    row = f'{{{values},"pad":"{"p" * 400}"}}\n'
+    rows = AT_ONCE_BYTES // len(row) + 100
+    path = tmp_path / "a" / FILE
+    path.parent.mkdir()
+    path.write_text(row * rows)
+    columns = Columns(Root(tmp_path), max_bytes=8 * (rows + 50) * 5)
+
+    def polled() -> int:
+        """A row of a run that trains, after which each chart asks for its own columns; return how many are whole."""
+        with path.open("a") as file:
+            file.write(row)
+        return sum(columns.read("a", FILE, [name, "x"]).exact for name in names)
+
+    assert polled() == 0
+    wait_for(lambda: columns.num_bytes > 0, "the file to be read whole")
+    for _ in range(3):
+        assert polled() == 3
+        assert columns.num_bytes // (8 * rows) == 5  # ranks, x and three charts
     columns.close()
 
 

@@ -82,6 +82,7 @@ def test_a_run_that_goes_while_it_is_looked_at_is_told_of(tmp_path: Path) -> Non
         # Those that never mix are told as the mean of each one's last.
         (2, [(0, 4.0, False), (1, 20.0, False), (0, 10.0, False)], 15.0),
         (1, [(0, 10.0, False), (0, 20.0, False)], 20.0),
+        (1, [(0, 10.0, False), *[(0, 20.0, True)] * 3], 10.0),
     ],
 )
 def test_the_last_evaluation_is_of_the_run_s_policy(
@@ -180,3 +181,18 @@ def test_a_run_that_is_being_resumed_is_where_its_checkpoint_is(tmp_path: Path) 
         (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
         listing.look()
         assert listing.run("resumed")["env_steps"] == 950
+
+
+def test_a_checkpoint_alone_is_a_run_with_what_it_has_learnt(tmp_path: Path) -> None:
+    """As one that was downloaded and unpacked."""
+    run = make_run(tmp_path, "unpacked", returns=())
+    for name in ("summary.json", "metrics.jsonl", "evaluation.jsonl"):
+        (run / name).unlink(missing_ok=True)
+    listing = Listing(Root(tmp_path))
+    listing.look()
+    assert [(x["state"], x["env_steps"]) for x in listing.runs()] == [("empty", None)]
+    (run / "checkpoints" / "3").mkdir(parents=True)
+    (run / "checkpoints/3/state.json").write_text('{"held": {"learner.env_steps": 900}}')
+    listing.look()
+    (found,) = listing.runs()
+    assert (found["state"], found["env_steps"], found["problem"]) == ("killed", 900, None)

@@ -997,7 +997,7 @@ def test_the_scale_of_returns_stays_while_one_looks_back(page: Page, watch: Fake
     links = page.locator(".graph-legend")
     for _ in range(2):
         expect(scale).to_have_text("Return\u2212450.0\u221250.00")
-        expect(links).to_contain_text("Staleness of a link09 updates")
+        expect(links).to_contain_text("Staleness of a link09 mixings")
         expect(links).to_contain_text("disagreement, full at 0.05")
         page.get_by_label("Time in the run").fill("7")
         expect(page).to_have_url(re.compile("at=7"))

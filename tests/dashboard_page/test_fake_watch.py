@@ -112,6 +112,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(root / "killed" / "checkpoints" / "best")
     for path in (root / "empty").glob("*.jsonl"):
         path.unlink()
+    shutil.rmtree(root / "empty" / "checkpoints")
     kept = [{"name": "all runs", "address": "#/runs"}]
     (root / "views.json").write_text(json.dumps({"views": kept}))
     videos = root / "mixes" / "videos"

@@ -20,6 +20,9 @@ from gossamer.machine import install_command
         ("PongNoFrameskip-v4", "atari"),
         ("ALE/MsPacman-v5", "atari"),
         ("envpool:Pong-v5", "atari"),
+        ("envpool:Frogger-v5", "atari"),
+        ("envpool:Blackjack-v5", "atari"),  # a game of the same name as
+        ("envpool:Blackjack-v1", "toy"),
         ("envpool:Ant-v5", "mujoco"),
         ("HalfCheetah-v5", "mujoco"),
         ("InvertedPendulum-v5", "mujoco"),

@@ -75,7 +75,7 @@ def test_a_window_that_nobody_would_see_is_refused(monkeypatch):
         ("counting_envs:Silent", "rgb_array", "cannot be rendered"),
         ("wrong_envs:right", "rgb_array", 'must take render_mode="rgb_array" and have a render'),
         ("Takes-no-mode-v0", "rgb_array", 'must take render_mode="rgb_array"'),
-        ("envpool:Pong-v5", "rgb_array", "EnvPool has no pictures"),
+        ("envpool:Pong-v5", "rgb_array", "gossamer shows no pictures of EnvPool"),
         ("CartPole-v1", "human", "use --video"),
         ("PongNoFrameskip-v4", "human", "use --video"),
     ],

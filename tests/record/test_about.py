@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,10 @@ def test_a_file_in_an_open_folder_is_replaced_whole_and_never_through_a_link(
         os.close(handle)
     assert (tmp_path / "elsewhere").read_text() == "mine"
     assert sorted(x.name for x in tmp_path.iterdir()) == ["a.json", "elsewhere"]
+
+
+def test_what_else_a_file_says_is_kept() -> None:
+    """As a program has written it."""
+    before = {"note": "x" * 6_000, "mine": [1, 2], "archived": False}
+    after = json.loads(about_bytes(replace(about_of(before), archived=True), ["archived"], before))
+    assert after == {"name": "", "tags": [], **before, "archived": True}

@@ -74,6 +74,7 @@ def check(store: CheckpointStore, which: str | int) -> int:
 
 @pytest.fixture
 def store(tmp_path: Path) -> CheckpointStore:
+    (tmp_path / "live").mkdir()
     made = CheckpointStore(tmp_path / "live" / "checkpoints", keep=2)
     for n in (1, 2):
         made.save(n, tensors(n), {"n": n})

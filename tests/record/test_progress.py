@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import re
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 
+from gossamer.record import terminal as terminal_module
 from gossamer.record.progress import Progress
 
 if TYPE_CHECKING:
@@ -174,6 +176,15 @@ def test_a_terminal_gets_a_panel(terminal: Terminal) -> None:
     assert "\x1b[?25h" in text  # the cursor is given back
 
 
+def test_before_its_first_row_a_resumed_run_is_where_it_goes_on(terminal: Terminal) -> None:
+    progress = Progress(1_000_000, stop_after_seconds=3_600, stream=terminal.stream)
+    progress.begin_at(900_000, 3_300.0)
+    terminal.wait_for("steps 900,000/1,000,000 (90%) left 5m00s")
+    progress.close()
+    terminal.stream.close()
+    terminal.read()
+
+
 def test_a_panel_shows_notices_and_plain_lines_leave_them_to_others(terminal: Terminal) -> None:
     progress = Progress(1_000_000, stream=terminal.stream)
     progress.update(ROW)
@@ -273,3 +284,37 @@ def test_several_learners_tell_what_mixing_costs_and_whose_evaluation_it_was() -
         "picking 91% waits for it 77% mix 3% waits for learners 21% waits for its turn 50%\n"
         in line
     )
+
+
+def test_a_stream_of_ones_own_needs_no_descriptor() -> None:
+    class Tee:
+        def __init__(self) -> None:
+            self.text = ""
+
+        def write(self, text: str) -> None:
+            self.text += text
+
+        def flush(self) -> None:
+            pass
+
+    stream: Any = Tee()
+    Progress(100, stream=stream).message("hello")
+    assert stream.text == "hello\n"
+
+
+def test_lines_that_nobody_reads_hold_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `gossamer train ... 2>&1 | less` while nobody scrolls."""
+    monkeypatch.setattr(terminal_module, "UNREAD_SECONDS", 0.05)
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.write(writer, b"x" * 4096)
+    with os.fdopen(writer, "w") as stream:
+        progress = Progress(1_000_000, stream=stream)
+        for i in range(3):
+            progress.message(f"line {i}")  # which would wait for ever
+        assert os.read(reader, 8192) == b"x" * 4096
+        progress.message("line 3")
+        assert os.read(reader, 8192) == b"(3 lines that nobody read left out)\nline 3\n"
+        progress.message("line 4")
+        assert os.read(reader, 8192) == b"line 4\n"
+    os.close(reader)

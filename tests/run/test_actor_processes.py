@@ -136,7 +136,7 @@ def test_a_run_goes_on_exactly_with_any_number_of_actors(tmp_path: Path) -> None
 
 
 def test_without_a_lag_nobody_waits_for_the_slowest(tmp_path: Path) -> None:
-    steps = 6 * 8 * 20
+    steps = 6 * 8 * 60
     folder = run(
         tmp_path / "run", lag="free", actors_per_learner=3, env_groups=3, total_env_steps=steps
     )
@@ -148,6 +148,9 @@ def test_without_a_lag_nobody_waits_for_the_slowest(tmp_path: Path) -> None:
     waiting = 4 * 6 * 8  # that were not learnt in the end
     assert sum(x["length"] for x in found) <= summary["env_steps"] + waiting
     assert sum(x["length"] for x in found) > 0.8 * summary["env_steps"]
+    # And they act with what was learnt meanwhile.
+    last = rows_of(folder)[-1]
+    assert last["lag_versions_max"] < last["version"] / 2
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,11 @@ ENVIRONMENT = [
     ("train PongNoFrameskip-v4 --env.frame-skip 61", "allowed is 1 to 60"),
     ("train PongNoFrameskip-v4 --env.size 20", "allowed is 36 to 150"),
     ("train CartPole-v1 --env.workers 3 --num-envs 4", "a divisor of the 4"),
+    (
+        "train CartPole-v1 topology:gossip --num-learners 2 --num-envs 4 --env.workers 3",
+        "a divisor of the 4",
+    ),
+    ("train CartPole-v1 --num-envs 4 --env-groups 2 --env.workers 4", "a divisor of the 2"),
     ("train RandomExtremAcrobot-v1", "did you mean RandomExtremeAcrobot-v1"),
     ("train CartPole-v1 --env.task-seed 1", "--env.task-seed 1 does not apply to CartPole-v1"),
     ("train CartPole-v1 --evaluation.held-out-tasks 3", "CartPole-v1 is not a family of tasks"),
@@ -140,6 +145,10 @@ SETTINGS = [
         "train CartPole-v1 --placement inline topology:gossip --num-learners 60000",
         "GiB of memory",
     ),
+    (
+        "train CartPole-v1 --optimizer.momentum 0.9",
+        "optimizer.momentum is 0.9, but adam knows beta1: --optimizer.beta1 0.9 --optimizer.momentum 0, or --optimizer.name rmsprop",
+    ),
     ("train CartPole-v1 --num-learners 0", "--num-learners is 0; it must be in [1, 65536]"),
     ("train CartPole-v1 --num-envs 4 --actors-per-learner 5", "--actors-per-learner 4"),
     (
@@ -153,6 +162,7 @@ SETTINGS = [
     ("train CartPole-v1 --config file", "file"),
 ]
 FOLDERS = [
+    ("train --resume run --total-env-steps 256 --env.episode-info", "no property episode_info"),
     ("train CartPole-v1 --run-folder run", "already holds a run; continue it with --resume run"),
     ("train CartPole-v1 --run-folder .", "--run-folder . has other runs below it, such as"),
     ("train CartPole-v1 --run-folder file", "cannot write run folder file"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -234,6 +235,33 @@ def test_a_contest_ends_as_soon_as_it_is_decided(fakes: Fakes) -> None:
         fakes.best.decide(scored(1.0, 5.0, 9.0), scored(2.0, 4.5, 9.0))
     assert not fakes.best.waiting
     assert fakes.version() == 2
+
+
+def test_where_the_disk_refuses_a_policy_a_later_one_may_fit(
+    fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.consider(1, 10.0, 10.1, 10.2)
+    save = fakes.store.save_scored
+
+    def fail(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(fakes.store, "save_scored", fail)
+    fakes.consider(2, 20.0, 20.1, 20.2)  # clearly ahead
+    fakes.consider(3, 9.0, 12.0, 12.0)  # perhaps
+    assert len(fakes.said) == 2
+    assert fakes.said[0] == "the best policy could not be written (No space left on device)"
+    assert "a candidate for the best policy" in fakes.said[1]
+    assert (fakes.version(), fakes.has_contest()) == (1, False)
+    monkeypatch.setattr(fakes.store, "save_scored", save)
+    fakes.consider(4, 9.0, 12.0, 12.0)
+    assert fakes.has_contest()
+    fakes.contest()
+    monkeypatch.setattr(fakes.store, "save_scored", fail)
+    fakes.best.decide(scored(30.0, 31.0, 32.0), scored(10.0, 10.1, 10.2))
+    monkeypatch.setattr(fakes.store, "save_scored", save)
+    assert fakes.version() == 1
+    assert fakes.version("candidate") == 4, "it is still there to be confirmed"
 
 
 def test_the_first_policy_was_not_chosen_and_is_the_best(fakes: Fakes) -> None:

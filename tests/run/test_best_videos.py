@@ -89,7 +89,11 @@ def test_pictures_that_fail_do_not_end_a_run(
     ("env_id", "more", "told"),
     [
         ("CartPole-v1", {"evaluation.every_seconds": 0}, "--evaluation.every-seconds is 0"),
-        ("envpool:CartPole-v1", {}, "EnvPool has no pictures; leave out --evaluation.video"),
+        (
+            "envpool:CartPole-v1",
+            {},
+            "gossamer shows no pictures of EnvPool; leave out --evaluation.video",
+        ),
     ],
 )
 def test_what_cannot_be_shown_is_refused_before_anything_is_made(

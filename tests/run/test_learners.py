@@ -122,6 +122,19 @@ def test_the_policy_of_a_run_is_the_average(tmp_path: Path) -> None:
         load_policy(str(tmp_path / "run"), learner=3)
 
 
+def test_the_best_policy_is_no_other_learners(tmp_path: Path) -> None:
+    often: dict[str, Any] = {"evaluation": {"episodes": 2, "every_seconds": 1e-3}}
+    train(config(tmp_path / "run", "gossip", 3 * 128, **often), quiet=True)
+    run = str(tmp_path / "run")
+    load_policy(run, "best")
+    for learner in (0, 1):
+        with pytest.raises(ConfigError, match="holds only the run's policy"):
+            load_policy(run, "best", learner=learner)
+    alone = config(tmp_path / "alone", "single", 128, **often, num_learners=1)
+    train(alone, quiet=True)
+    load_policy(str(tmp_path / "alone"), "best", learner=0)
+
+
 def test_learners_that_were_not_in_step_go_on_in_step(tmp_path: Path) -> None:
     """A run whose learners did not wait for each other is resumed with learners that do."""
     folder = tmp_path / "run"
@@ -146,6 +159,28 @@ def test_learners_that_were_not_in_step_go_on_in_step(tmp_path: Path) -> None:
     held = store.load("last").state["held"]
     for name in ("learner.version", "learner.update"):
         assert held[name] == held[f"1/{name}"] == held[f"2/{name}"], name
+
+
+def test_learners_that_were_on_their_own_count_together_when_they_mix(tmp_path: Path) -> None:
+    """One on its own counts its steps for all of them, which of a quick one are more than there are."""
+    folder = tmp_path / "run"
+    train(config(folder, "single", 3 * 128), quiet=True)
+    assert not (folder / "mixing.json").exists()
+    store = CheckpointStore(folder / "checkpoints", 0)
+    saved = store.load("last")
+    steps = {"": 1_280, "1/": 256, "2/": 0}
+    counts = {f"{rank}learner.own_env_steps": x for rank, x in steps.items()}
+    counts |= {f"{rank}learner.env_steps": 3 * x for rank, x in steps.items()}
+    counts["learner.update"] = saved.updates + 1
+    state = {**saved.state, "held": {**saved.state["held"], **counts}}
+    store.save(saved.updates + 1, saved.tensors, state)
+    mixed = config(folder, "gossip", 3_000, **{"topology.max_staleness": "never"})
+    result = train(mixed, resume=folder, quiet=True)
+    assert (folder / "mixing.json").exists()
+    assert 3_000 <= result.summary["env_steps"] < 3_000 + 3 * 64
+    # And on their own again, there is nobody to draw a link to.
+    train(config(folder, "single", 4_000), resume=folder, quiet=True)
+    assert not (folder / "mixing.json").exists()
 
 
 class Numbered(torch.nn.Linear):

@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 from fake_placement import PLAN
+from waiting import wait_for
 
 from gossamer.errors import RunFailed
 from gossamer.run.checkpoint_contents import LearnerState
@@ -164,3 +165,28 @@ def test_a_message_without_memory_for_it_does_not_pass_for_one_that_nobody_reads
         theirs.send(ActorState({"a": torch.zeros(3)}))
     for end in (ours, theirs):
         end.close()
+
+
+def test_whoever_sends_to_an_end_that_does_not_read_is_seen_to_send():
+    """As a learner to a supervisor that is suspended: it is not stuck."""
+    ours, theirs = (Channel(end, Notice) for end in socket.socketpair())
+    assert not theirs.is_sending
+    count = 50
+
+    def send():
+        for _ in range(count):
+            theirs.send(Notice("x" * 30_000))
+
+    sender = threading.Thread(target=send, daemon=True)
+    sender.start()
+    wait_for(lambda: theirs.is_sending, "the first message")
+    sender.join(0.2)
+    assert sender.is_alive()
+    assert theirs.is_sending
+    got = []
+    while len(got) < count:
+        got += ours.receive()
+    sender.join(20.0)
+    assert not theirs.is_sending
+    ours.close()
+    theirs.close()

@@ -14,6 +14,7 @@ import torch
 import gossamer
 from gossamer.build import preflight
 from gossamer.errors import ConfigError
+from gossamer.roles.actor import Actor
 
 LAYERS = """
 import functools
@@ -28,6 +29,20 @@ class Wide(nn.Sequential):
 
     def __init__(self, obs_shape):
         super().__init__(nn.Flatten(), nn.Linear(math.prod(obs_shape), 16), nn.ReLU())
+
+
+class Fourier(nn.Module):  # random features, drawn once: a buffer, and a number beside it
+    feature_size = 16
+
+    def __init__(self, obs_shape):
+        super().__init__()
+        self.register_buffer("waves", torch.randn(obs_shape[0], 16))
+        self.register_buffer("drawn", torch.tensor(7))
+        self.first, self.again = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.again.weight = self.first.weight
+
+    def forward(self, x):
+        return torch.tanh(self.again(self.first((x @ self.waves).sin())))
 
 
 class Continued(nn.Module):
@@ -216,3 +231,28 @@ def test_layers_act_in_bf16_as_they_learn() -> None:
     with learns.accumulating():
         value = learns(obs, starts, state).value
     torch.testing.assert_close(acts(obs, starts, state).value, value.detach(), rtol=0.0, atol=0.0)
+
+
+def test_buffers_of_layers_are_part_of_what_acts_and_is_kept_as_the_best(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trained("one", "Fourier", seed=1, **{"evaluation.every_seconds": 1e-3})
+    for which in ("last", "best"):
+        assert torch.equal(
+            gossamer.load_policy("one", which).state_dict()["torso.waves"],
+            tensors_of("one")["torso.waves"],
+        )
+    gossamer.train(resume="one", total_env_steps=256, quiet=True)
+    behaviour: list[torch.Tensor] = []
+    loaded, collect = gossamer.load_policy("one"), Actor.collect
+
+    def noting(actor: Actor, slot: Any, version: int) -> None:
+        collect(actor, slot, version)
+        if not behaviour:
+            start = loaded.initial_state(slot.num_columns)
+            found = loaded(slot.obs[:1], slot.starts[:1], start).action_params[0]
+            behaviour.extend([slot.behavior[0].clone(), found.detach()])
+
+    monkeypatch.setattr(Actor, "collect", noting)
+    trained("two", "Fourier", seed=2, init_from="one")
+    torch.testing.assert_close(*behaviour)

@@ -99,6 +99,20 @@ def test_a_cards_program_keeps_to_the_time_limit(
     assert float(capsys.readouterr().out) == 7.0
 
 
+def test_a_cards_program_plays_a_task_of_a_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(tmp_path / "run")
+    given = {**TINY, "total_env_steps": 64, "run_folder": run, "env.family": True}
+    gossamer.train("task_envs:NeedsTask", quiet=True, **given)
+    told = gossamer.evaluate(run, episodes=4)
+    program = program_of_card(run, tmp_path / "out")
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path / "out")
+    exec(program, {})
+    assert float(capsys.readouterr().out) == told.returns[told.tasks.index(0)] > 0.0
+
+
 def test_layers_of_ones_own_are_imported_from_a_hubs_folder_if_it_is_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -143,6 +143,19 @@ def test_what_was_kept_under_other_settings_can_be_let_go_of(
     assert not [name for name in held if name.startswith("learner.replay.1.")]
 
 
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_a_run_that_saved_its_replays_goes_on_without_any(tmp_path: Path, placement: str) -> None:
+    first = fleet_of_two(tmp_path, 2 * 256, placement="inline")
+    reached = train(first, quiet=True).summary["env_steps"]
+    without: dict[str, Any] = {
+        "replays": [{"name": "queue"}],
+        "checkpoint_replay": False,
+        "placement": placement,
+    }
+    longer = fleet_of_two(tmp_path, reached + 512, **without)
+    assert train(longer, resume=str(tmp_path), quiet=True).summary["env_steps"] >= reached + 512
+
+
 def test_of_a_fleet_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     train(fleet_of_two(tmp_path, 2 * 256, placement="inline"), quiet=True)
     before = content_of(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -132,3 +133,40 @@ def test_tensorboard_tells_of_every_evaluation(tmp_path):
     means = [(event.step, event.value) for event in events.Scalars("evaluation_mean")]
     assert means == [(10, 1.0), (20, 3.0), (40, 2.0)]
     assert events.Scalars("hparam/evaluation_mean")[-1].value == 2.0
+
+
+def test_where_the_machine_has_slept_it_is_written_down_what_time_it_is(
+    tmp_path, monkeypatch
+) -> None:
+    held = Supervised(tmp_path, FakePlacement([]))
+    recorder, row = held.recorder, {"learner": 0, "env_steps": 10}
+
+    def clocks() -> list[list[float]]:
+        return held.folder.read_json("meta.json")["sessions"][-1].get("clock", [])
+
+    def tell() -> None:
+        recorder.on_rows([dict(row)], 10, disagreement=None)
+
+    tell()
+    assert clocks() == []
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3_600)
+    for _ in range(2):
+        before = recorder.seconds()
+        tell()
+        ((unix, seconds),) = clocks()
+    assert before - 5 < seconds <= before
+    assert unix - seconds == pytest.approx(3_600, abs=1.0)  # it began at 0
+    held.close()
+
+
+def test_rows_after_a_return_to_a_checkpoint_tell_no_evaluation_of_what_was_dropped(
+    tmp_path,
+) -> None:
+    held = Supervised(tmp_path, FakePlacement([]))
+    recorder = held.recorder
+    recorder.on_evaluation(Evaluation((5.0,), (3,), 0), Source(7, 0), (7, 700), ships=True)
+    recorder.go_back(None)
+    recorder.on_rows([{"learner": 0, "env_steps": 10}], 10, disagreement=None)
+    assert "evaluation_mean" not in rows_of(held.folder.path)[-1]
+    held.close()

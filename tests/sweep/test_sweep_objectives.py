@@ -88,6 +88,19 @@ def test_a_run_that_reached_its_target_keeps_its_height_to_the_end(tmp_path: Pat
     points = [Point(100, 0.0, 0.0, True), Point(200, 0.0, 100.0, True)]
     assert area(points) == pytest.approx(25.0)
     assert area(points, until=400) == pytest.approx((0 * 100 + 50 * 100 + 100 * 200) / 400)
+    assert area(points[::-1], until=400) == area(points, until=400), "of learners that do not wait"
+
+
+def test_nor_is_it_kept_for_longer_than_the_run_would_have_trained(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "run",
+        episodes([0.0] * 10 + [100.0] * 10),
+        exit_reason="done: stop_at_return reached",
+    )
+    points = curve(run)  # 200 env steps in 10 s
+    for seconds, until in ((20.0, 400), (0.0, 1000), (100.0, 1000), (5.0, 0)):
+        told = measure(run, "area", total_env_steps=1000, stop_after_seconds=seconds)
+        assert told == pytest.approx(area(points, until))
 
 
 def test_a_score_counts_once_there_are_100_episodes(tmp_path: Path) -> None:

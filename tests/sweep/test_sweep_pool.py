@@ -298,3 +298,46 @@ def test_a_run_that_is_killed_is_gone(tmp_path: Path) -> None:
         assert training.poll() is not None
         assert site.adopt(run) is None
         assert started.poll() == -signal.SIGKILL
+
+
+def test_kills_with_progress_in_between_are_not_counted_together(tmp_path: Path) -> None:
+    saved = iter(range(1, 100))
+
+    class Getting(FakeSite):
+        def start(self, run: PlannedRun, slot: int) -> FakeRun:
+            (run.folder / "checkpoints" / str(next(saved))).mkdir(parents=True)
+            return super().start(run, slot)
+
+    runs, kills = ListOf(tmp_path, 1), [-9] * (2 * pool_module.MOST_KILLS)
+    site = Getting(1, {"r0": kills})
+    make_pool(site).run(runs)
+    assert runs.outcomes == {"r0": Exit("done", "total_env_steps")}
+    assert len(site.started) == 2 * pool_module.MOST_KILLS + 1
+
+
+@pytest.mark.parametrize(("stuck_for", "killed"), [(30.0, False), (90.0, True)])
+def test_a_run_is_not_killed_while_it_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stuck_for: float, killed: bool
+) -> None:
+    now, saves_for = [0.0], 200.0
+    monkeypatch.setattr(pool_module.time, "monotonic", lambda: now[0])
+    tensors = tmp_path / "r0" / "checkpoints" / "7.partial" / "tensors"
+    tensors.parent.mkdir(parents=True)
+
+    class Saving(FakeRun):
+        def poll(self) -> int | None:
+            now[0] += 1.0
+            if now[0] < saves_for:
+                with tensors.open("a") as file:
+                    file.write("more")
+            return super().poll() if now[0] > saves_for + stuck_for else None
+
+    class Site(FakeSite):
+        def start(self, run: PlannedRun, slot: int) -> FakeRun:
+            return Saving(self, run, [], 10**9)
+
+    site, queue = Site(1), ListOf(tmp_path, 1)
+    queue.stopped = ["r0"]
+    board = Board("", head=str, stream=io.StringIO())
+    Pool(site, stop_seconds=30.0, board=board).run(queue)
+    assert bool(site.killed) == killed

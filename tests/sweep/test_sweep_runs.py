@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -21,9 +22,11 @@ from sessions import Session
 
 from gossamer import cli
 from gossamer.config import resolve
+from gossamer.errors import ConfigError
 from gossamer.record.files import take_lock
 from gossamer.sweep.file import read_sweep
 from gossamer.sweep.local_site import make_room
+from gossamer.sweep.pool import PlannedRun
 from gossamer.sweep.report import write_presets
 from gossamer.sweep.store import TRIAL, SweepFolder
 
@@ -408,3 +411,25 @@ def test_what_a_kill_leaves_half_made_is_made_anew(begun: SweepFolder, tmp_path:
     with pytest.raises(ValueError, match="is a link"):
         make_room(run)
     assert elsewhere.exists()
+
+
+def test_a_run_that_cannot_be_looked_into_for_now_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network disk that is away for a moment."""
+    folder = tmp_path / "s1"
+    (folder / "checkpoints" / "3").mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    run = PlannedRun("seed 1", folder, tmp_path / "settings.toml", 1)
+    stat = Path.stat
+
+    def fail(path: Path, **how: bool) -> os.stat_result:
+        if path.name == "config.json":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return stat(path, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", fail)
+        with pytest.raises(ConfigError, match=r"s1 cannot be read: Input/output error"):
+            make_room(run)
+    assert (folder / "checkpoints" / "3").is_dir()

@@ -340,6 +340,15 @@ def test_one_that_was_ahead_is_heard_at_once_when_it_is_back():
     assert held[0].item() > heard + 10.0
 
 
+def test_one_on_its_own_that_is_back_counts_on_from_its_own_updates():
+    mixers, _ = make_mixers(Single(), [[0.0], [4.0]])
+    for mixer, updates in zip(mixers, (50, 30), strict=True):
+        for update in range(updates):
+            mixer.post(update)
+            mixer.mix(update)
+    assert restarted(mixers[1], [4.0], 0)[1] == 30
+
+
 def test_one_that_is_back_in_lock_step_leaves_what_slow_readers_need():
     # a ring of four: 0 hears 1 and 3
     topology = Diffusion(weights="uniform")

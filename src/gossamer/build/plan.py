@@ -17,6 +17,7 @@ from gossamer.build.replays import share_out
 from gossamer.config.check import check_minibatches
 from gossamer.config.cores import actors_for, row_for
 from gossamer.envs.atari import is_atari
+from gossamer.envs.workers import share_size
 from gossamer.errors import ConfigError
 from gossamer.machine import free_memory, has_bf16, this_machine
 from gossamer.ops.micro_batches import rows_that_fit
@@ -132,6 +133,9 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     each = config.cluster.cpus_per_actor if config.placement == "cluster" and actors else 0
     beside = "0" if each else lag
     groups = min(config.env_groups or actors or (2 if halves else 1), num_envs)
+    if config.env.workers and not config.env_id.startswith("envpool:"):
+        for size in {num_envs // groups, -(-num_envs // groups)}:
+            share_size(size, config.env.workers)
     rows = share_out(config, num_envs).total * (config.unroll_length + 1)
     micro = rows
     if pixels and device == "cpu":

@@ -366,7 +366,7 @@ def build_mix(
     """
     kept = kept_replays(config)
     if not kept:
-        return BatchSource(queue)
+        return BatchSource(queue, saved=config.checkpoint_replay)
     spec, shares = policy.spec, share_out(config, num_envs)
     device = policy.device
 

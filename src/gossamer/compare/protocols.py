@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, cast
 
@@ -30,6 +31,7 @@ _NAMES = {
 }
 """Facts that make up a protocol, in words. What a policy sees of a game, and whether a lost life ends an episode of
 training, are not among them: they are settings to be compared."""
+_MASKED = re.compile(r"; actions masked as its \w+ says")
 MAX_NAMED = 2
 """Runs of each protocol that a refusal names."""
 MAX_LISTED = 6
@@ -58,7 +60,8 @@ def protocol_facts(settings: Mapping[str, Any], described: str) -> dict[str, str
         held = cast("dict[str, Any]", section) if isinstance(section, dict) else {}
         facts["stuck_steps"] = held.get("stuck_steps") or 0
         if described:
-            facts["protocol"] = described.removeprefix(f"{env_id}: ")
+            # What a policy is told differs as other settings do.
+            facts["protocol"] = _MASKED.sub("", described.removeprefix(f"{env_id}: "))
             del facts["max_episode_steps"]  # which is told there, whoever set it
     evaluation = settings.get("evaluation")
     if isinstance(evaluation, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -66,22 +66,19 @@ class ComparedRun:
     """The same mean whenever it was higher than ever before, by episodes; None: they were not read, or there are none."""
     evaluation: Evaluation | None
     """Scores of the last policy; None: the run ended without one."""
+    env_steps: float
+    """Env steps that the run was trained for, as far as it has said."""
+    seconds: float
+    """Likewise, over all sessions."""
+    ends_scored: bool
+    """Whether its last training episodes have a mean return, as they have unless an environment pays NaN."""
 
     def score(self, source: ScoreSource) -> float | None:
         """Return the run's score; None if it has none of this kind."""
         if source == "evaluation":
             return None if self.evaluation is None else self.evaluation.mean
-        return float(self.curve.value[-1]) if len(self.curve.value) else None
-
-    @property
-    def env_steps(self) -> float:
-        """Env steps that the run was trained for, as far as it has said."""
-        return float(self.curve.env_steps[-1]) if len(self.curve.env_steps) else 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Likewise, over all sessions."""
-        return float(self.curve.seconds[-1]) if len(self.curve.seconds) else 0.0
+        there = len(self.curve.value) and self.ends_scored
+        return float(self.curve.value[-1]) if there else None
 
 
 def read_run(path: Path, files: Reader | None = None, *, climbs: bool = False) -> ComparedRun:
@@ -104,7 +101,7 @@ def read_run(path: Path, files: Reader | None = None, *, climbs: bool = False) -
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     layers = table_in(files, "layers.json")
-    by_rows, versions = _read_rows(files)
+    told = _read_rows(files)
     settings = dict(flatten(saved))
     independent = settings.get("topology.name") == "single"
     size = whole(settings.get("num_learners")) or 1
@@ -123,14 +120,12 @@ def read_run(path: Path, files: Reader | None = None, *, climbs: bool = False) -
         described=described,
         state=state_of(table_in(files, "summary.json"), running=files.running),
         machine=_machine(meta),
-        curve=by_rows,
+        curve=told.curve,
         climbs=_read_climbs(files, size) if climbs else None,
-        evaluation=_last_evaluation(
-            files,
-            by_rows.env_steps[-1] if len(by_rows.env_steps) else 0.0,
-            versions,
-            num_learners,
-        ),
+        evaluation=_last_evaluation(files, told.env_steps, told.versions, num_learners),
+        env_steps=told.env_steps,
+        seconds=told.seconds,
+        ends_scored=told.ends_scored,
     )
 
 
@@ -160,19 +155,29 @@ class _Row(msgspec.Struct):
 
 def read_curve(files: Reader) -> Curve:
     """Read the training returns of a run; broken rows, and rows that go back, are passed over."""
-    return _read_rows(files)[0]
+    return _read_rows(files).curve
 
 
-def _read_rows(files: Reader) -> tuple[Curve, dict[int, int]]:
-    """Return the curve of a run, and the last version of each learner."""
+class _Rows(NamedTuple):
+    """What rows of metrics tell of a run."""
+
+    curve: Curve
+    versions: dict[int, int]
+    """Last version of each learner."""
+    env_steps: float
+    seconds: float
+    ends_scored: bool
+
+
+def _read_rows(files: Reader) -> _Rows:
     decode = msgspec.json.Decoder(_Row).decode
     versions: dict[int, int] = {}
     rows: list[tuple[float, float, float, float]] = []
-    steps = seconds = -math.inf
+    steps, seconds, ends_scored = 0.0, 0.0, True
     try:
         file = files.open("metrics.jsonl")
     except (OSError, ValueError):
-        return _curve([]), {}
+        return _Rows(_curve([]), {}, steps, seconds, ends_scored)
     with file:
         while line := file.readline(MAX_ROW_BYTES):
             try:
@@ -181,17 +186,24 @@ def _read_rows(files: Reader) -> tuple[Curve, dict[int, int]]:
                 continue
             if row.version is not None:
                 versions[row.learner] = row.version
-            if row.return_mean_100 is None or row.env_steps is None or row.time_s is None:
+            if row.env_steps is None or row.time_s is None:
+                continue
+            if (
+                row.return_mean_100 is None and not row.episodes
+            ):  # no episode has ended, or others tell
                 continue
             # Without a count, as in no run of ours, the window is taken to be full.
             episodes = WINDOW if row.episodes is None else row.episodes
-            found = (row.env_steps, row.time_s, row.return_mean_100, episodes)
+            mean = 0.0 if row.return_mean_100 is None else row.return_mean_100
+            found = (row.env_steps, row.time_s, mean, episodes)
             if not all(-LARGEST < x < LARGEST for x in found):
                 continue
             if row.env_steps >= steps and row.time_s >= seconds:
                 steps, seconds = row.env_steps, row.time_s
-                rows.append(found)
-    return _curve(rows), versions
+                ends_scored = row.return_mean_100 is not None
+                if ends_scored:
+                    rows.append(found)
+    return _Rows(_curve(rows), versions, steps, seconds, ends_scored)
 
 
 def _read_climbs(files: Reader, num_learners: int) -> Curve | None:

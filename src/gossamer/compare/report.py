@@ -335,7 +335,7 @@ def _scored(
 
 _KINDS: dict[ScoreSource, str] = {
     "evaluation": "evaluation of the last policy",
-    "training": "finished training episode",
+    "training": "mean return of a run's last training episodes",
 }
 
 
@@ -504,11 +504,11 @@ def _threshold(runs: Sequence[ComparedRun], threshold: float) -> Threshold:
 
 def _median_of(values: Sequence[float]) -> Interval:
     """Return the median of times of which some may be infinite, with an interval if none is: of logarithms, as times are."""
-    if all(0 < x < math.inf for x in values):
-        found = estimate([np.log(np.array(values))], "median")
-        return _interval(np.exp(x) for x in found)
     middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
     value = sum(middle) / len(middle)
+    if all(0 < x < math.inf for x in values):
+        _, low, high = (np.exp(x) for x in estimate([np.log(np.array(values))], "median"))
+        return _interval([value, min(low, value), max(high, value)])
     return Interval(value if value < math.inf else None, None, None)
 
 

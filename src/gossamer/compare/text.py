@@ -157,7 +157,7 @@ def _thresholds(comparison: Comparison) -> Table:
         found = group.tasks[task].threshold
         assert found is not None
         times = (found.env_steps, found.seconds)
-        told = ["not by half of them" if x.value is None else _shown(x) for x in times]
+        told = ["not by more than half" if x.value is None else _shown(x) for x in times]
         rows.append((*_name(group, task), f"{found.reached} of {found.n}", *told))
     head = (*_NAME, "reached by", "env steps, median", "seconds, median")
     return Table(title, head, rows)

@@ -18,6 +18,7 @@ from gossamer.config.layers import merge_layers as merge_layers
 from gossamer.config.layers import resolve as resolve
 from gossamer.config.layers import to_dict as to_dict
 from gossamer.config.layers import with_ratio as with_ratio
+from gossamer.config.names import nested as nested
 from gossamer.config.own_parts import refuse_unimportable as refuse_unimportable
 from gossamer.config.saved_settings import code_in as code_in
 from gossamer.config.saved_settings import in_python as in_python
@@ -25,3 +26,4 @@ from gossamer.config.saved_settings import saved_settings as saved_settings
 from gossamer.config.show import show_config as show_config
 from gossamer.config.train_config import EvaluationConfig as EvaluationConfig
 from gossamer.config.train_config import TrainConfig as TrainConfig
+from gossamer.config.tree import as_written as as_written

@@ -174,6 +174,9 @@ def _batch_mistakes(config: TrainConfig) -> Iterator[str]:
     if start and first_learnt(config) >= config.total_env_steps:
         ends = f"the last batch begins before, as the run ends after {config.total_env_steps} env steps"
         yield f"optimizer.learn_start is {start}, but {ends}; nothing would be learnt: --optimizer.learn-start 0"
+    if optimizer.momentum and not optimizer.name.startswith("rmsprop"):
+        has_none = f"optimizer.momentum is {optimizer.momentum:g}, but {optimizer.name} knows beta1"
+        yield f"{has_none}: --optimizer.beta1 {optimizer.momentum:g} --optimizer.momentum 0, or --optimizer.name rmsprop"
     if optimizer.outer_nesterov and not optimizer.outer_momentum:
         alone = "optimizer.outer_nesterov is on, but optimizer.outer_momentum is 0"
         yield f"{alone}: --optimizer.outer-momentum 0.5, or leave outer_nesterov out"

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from gossamer.algorithms.base import Algorithm
 from gossamer.config import own_parts
 from gossamer.config.check import first_learnt, may_deal_rows, validate
-from gossamer.config.cores import (
-    is_plain,
-    learners_for,
-)
+from gossamer.config.cores import AUTO, is_plain, learners_for
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.machine_layers import ONE_HERE, learners_layers, tuned_layer, without_auto
 from gossamer.config.merging import Layer, is_preset, merge
-from gossamer.config.names import entries_of, nested
+from gossamer.config.names import Entries, entries_of, nested
 from gossamer.config.saved_settings import saved_settings, settings_of_policy
 from gossamer.config.suggestions import REMOVED
 from gossamer.config.train_config import TrainConfig
@@ -130,14 +127,16 @@ def merge_layers(
         x if x.settings.get("env_id", env_id) == env_id else x.without("stop_at_return")
         for x in layers
     ]
-    if _algorithm_of(layers) is None and any(_replays_older(layer.settings) for layer in layers):
+    if _algorithm_of(layers) is None and _asks_for_older(layers):
         layers.insert(0, Layer(FOR_REPLAYS, {"algorithm": {"name": REPLAYING}}))
     if isinstance(env_id, str) and env_id:
-        on_gpu = _computes_on_gpu(layers, any_gpu=bool(machine))
+        on_gpu = _computes_on_gpu(layers)
         suite = suite_layer(suite_of(env_id), _algorithm_of(layers), on_gpu=on_gpu)
         algorithm = _algorithm_of([suite, *layers]) or ""
         tunes = machine == "tuned" and all(x.label != RESUMED for x in layers)
         found = tuned_layer(env_id, algorithm, layers) if tunes else None
+        if layers[0].label == RESUMED:
+            layers = _with_resumed_learners(suite, layers)
         layers = [suite, *([found] if found else []), *_inherited(layers), *layers]
     layers, decided, tuned = without_auto(layers)
     config, origin = merge(TrainConfig, layers)
@@ -146,11 +145,40 @@ def merge_layers(
             count, why = tuned, f"{tuned} learner{'s' * (tuned != 1)}"
         elif machine:
             count, why = learners_for(config, num_cores(), gpu=bool(visible_gpus()))
+            if count > 1 and _asks_for_older(layers):  # by a ratio, which is no replay yet
+                count, why = 1, "1 with replays"
         else:
             count, why = 1, ONE_HERE
         layers += learners_layers(config, origin, count, label=decided, why=why)
         config, origin = merge(TrainConfig, layers)
     return config, origin, layers
+
+
+def _with_resumed_learners(suite: Layer, layers: Sequence[Layer]) -> list[Layer]:
+    """Return the layers of a run that is resumed, whose number of learners stays, whoever decided on it when it began.
+
+    Where that was the machine, a preset that is named again is for one learner, as it was then.
+    """
+    resumed, *above = layers
+    asked = [x.settings["num_learners"] for x in above if "num_learners" in x.settings]
+    above = [
+        x.without("num_learners") if x.settings.get("num_learners") == AUTO else x for x in above
+    ]
+    presets = [x for x in above if x.label not in (COMMAND_LINE, GIVEN)]
+    count = resumed.settings["num_learners"]
+    if not presets or count == 1 or (asked and asked[-1] != AUTO):
+        return [resumed, *above]
+    try:
+        config, origin = merge(TrainConfig, [suite.without("num_learners"), *presets])
+    except ConfigError:  # what only the layers above make possible
+        return [resumed, *above]
+    made = learners_layers(config, origin, count, label=suite.label, why="")
+    begun = merge(TrainConfig, [suite.without("num_learners"), *presets, *made])[0]
+    before = merge(TrainConfig, [resumed])[0]
+    two = [(x.num_envs, x.topology, x.optimizer.learning_rate) for x in (begun, before)]
+    if two[0] != two[1]:
+        return [resumed, *above]  # somebody chose otherwise when it began
+    return [resumed, *presets, made[-1], *above[len(presets) :]]
 
 
 def _inherited(layers: Sequence[Layer]) -> Iterator[Layer]:
@@ -166,25 +194,36 @@ def _inherited(layers: Sequence[Layer]) -> Iterator[Layer]:
             yield Layer(INHERITED, settings_of_policy(run))
 
 
-def _computes_on_gpu(layers: Sequence[Layer], *, any_gpu: bool) -> bool:
-    """Whether the highest layer that names a device names a GPU, or lets the machine choose, which may have `any_gpu`."""
+def _computes_on_gpu(layers: Sequence[Layer]) -> bool:
+    """Whether the highest layer that names a device names a GPU, or lets the machine choose, which has one."""
     asked = [x.settings["device"] for x in layers if "device" in x.settings]
     device = asked[-1] if asked else "auto"
-    return device == "cuda" or (device == "auto" and any_gpu and bool(visible_gpus()))
+    return device == "cuda" or (device == "auto" and bool(visible_gpus()))
 
 
 def _environment_of(layers: Sequence[Layer]) -> Any:
     """Return the environment that the highest layer names; a run that is resumed stays in its own."""
-    env_id: Any = ""
+    named = [x.settings["env_id"] for x in layers if "env_id" in x.settings]
+    if not named:
+        return ""
+    if named[-1] != named[0] and layers[0].label == RESUMED:
+        raise ConfigError(
+            f"the run to resume trains {named[0]}, not {named[-1]}; leave the environment out, or start "
+            f"a new run from its policy: gossamer train {quoted(str(named[-1]))} --init-from RUN"
+        )
+    return named[-1]
+
+
+def _asks_for_older(layers: Sequence[Layer]) -> bool:
+    """Whether layers ask for data of older policies; a ratio of 0, or a list of a queue alone, takes back what is below."""
+    asked = False
     for layer in layers:
-        asked = layer.settings.get("env_id", env_id)
-        if env_id and asked != env_id and layers[0].label == RESUMED:
-            raise ConfigError(
-                f"the run to resume trains {env_id}, not {asked}; leave the environment out, or start "
-                f"a new run from its policy: gossamer train {quoted(str(asked))} --init-from RUN"
-            )
-        env_id = asked
-    return env_id
+        ratio, replays = layer.settings.get("replay_ratio"), layer.settings.get("replays")
+        if _replays_older(layer.settings):
+            asked = True
+        elif spells_number(ratio) or isinstance(replays, (list, tuple, Entries)):
+            asked = False
+    return asked
 
 
 def _replays_older(settings: Tree) -> bool:

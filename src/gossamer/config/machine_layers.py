@@ -30,6 +30,8 @@ SHAPE = TUNABLE | {
     "lag", "replays", "replay_ratio", "policy", "topology",
 }  # fmt: skip
 """Settings with which something else may be fastest."""
+ENV_SHAPE = {"workers", "frame_skip", "frame_stack", "size", "grayscale"}
+"""Settings of environments of which the same is true."""
 
 
 def tuned_layer(env_id: str, algorithm: str, above: Sequence[Layer]) -> Layer | None:
@@ -50,8 +52,10 @@ def _shapes(settings: Tree) -> bool:
     """Whether settings decide something that changes what is fastest on a machine."""
     algorithm = settings.get("algorithm")
     tuned = isinstance(algorithm, Mapping) and set(cast("Tree", algorithm)) - {"name"}
+    env = settings.get("env")
+    shaped = isinstance(env, Mapping) and not ENV_SHAPE.isdisjoint(cast("Tree", env))
     names = {x for x, value in settings.items() if (x, value) != ("num_learners", AUTO)}
-    return bool(tuned) or not SHAPE.isdisjoint(names)
+    return bool(tuned) or shaped or not SHAPE.isdisjoint(names)
 
 
 def without_auto(layers: Sequence[Layer]) -> tuple[list[Layer], str, int]:

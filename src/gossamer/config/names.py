@@ -57,11 +57,18 @@ def place(tree: dict[str, Any], name: str, value: Any) -> None:
         # A copy: what is placed must not change what the user holds.
         tree[part] = tree = _copy(cast("Mapping[str, Any]", below))
     before = tree.get(last)
+    if isinstance(before, str) and isinstance(value, Mapping):
+        before = {"name": before}
     if isinstance(before, dict) and isinstance(value, str):
         value = {"name": value}
-    if isinstance(before, dict) and isinstance(value, Mapping):
+    if isinstance(before, dict) and isinstance(value, Mapping) and not _differ(before, value):
         value = nested(cast("Mapping[str, Any]", value), below=cast("dict[str, Any]", before))
     tree[last] = value
+
+
+def _differ(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    """Whether two tables name different members, whose settings do not go together."""
+    return before.get("name", "") != value.get("name", "") and "name" in before and "name" in value
 
 
 def nested(above: Mapping[str, Any], below: Mapping[str, Any] | None = None) -> dict[str, Any]:

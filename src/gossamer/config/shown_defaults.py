@@ -8,6 +8,7 @@ from gossamer.config.cores import AUTO
 from gossamer.config.files import suite_layer
 from gossamer.config.layers import resolve
 from gossamer.config.machine_layers import ONE_HERE
+from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import flatten, to_tree
 from gossamer.envs.settings import SUITE_IDS
 
@@ -35,8 +36,9 @@ def defaults_by_suite(algorithm: str) -> dict[str, dict[str, Any]]:
 
 def defaults_of(env_id: str, algorithm: str) -> dict[str, Any]:
     """Return by dotted name the values that a run in an environment with an algorithm would have; see `defaults_by_suite`."""
-    config, origin = resolve(given={"env_id": env_id, "algorithm": algorithm}, machine="")
-    values = dict(flatten(to_tree(config)))
+    given = {"env_id": env_id, "algorithm": algorithm, "device": "cpu"}  # a GPU has no say either
+    config, origin = resolve(given=given, machine="")
+    values = dict(flatten(to_tree(config))) | {"device": TrainConfig().device}
     if origin["num_learners"].endswith(ONE_HERE):
         values["num_learners"] = AUTO
     return values

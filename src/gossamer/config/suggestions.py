@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 ELSEWHERE = {
     "env_id": ("env_name", "gym_id"),
-    "learning_rate": ("lr", "alpha"),
+    "learning_rate": ("lr",),
     "schedule": ("lr_schedule", "lr_scheduler"),
     "epsilon": ("eps", "adam_eps", "adam_epsilon", "rms_prop_eps"),
     "beta1": ("adam_beta1",),
@@ -27,10 +27,7 @@ ELSEWHERE = {
         *("ent_coef", "entropy_coef", "entropy_coeff", "entropy_loss_coeff", "beta"),
         "exploration_loss_coeff",
     ),
-    "value_cost": (
-        *("vf_coef", "value_coef", "value_loss_coef", "vf_loss_coeff", "value_loss_coeff"),
-        "baseline_cost",
-    ),
+    "value_cost": ("baseline_cost",),
     "clip_ratio": ("clip_range", "clip_coef", "clip_param", "eps_clip", "ppo_clip_ratio"),
     "clip_value": ("clip_range_vf", "ppo_clip_value"),
     "clip_rho": ("vtrace_rho", "vtrace_clip_rho_threshold"),
@@ -48,7 +45,7 @@ ELSEWHERE = {
     ),
     "num_envs": ("n_envs", "nenvs", "envs", "num_processes", "num_actors"),
     "total_env_steps": (
-        *("total_timesteps", "timesteps", "total_steps", "max_steps", "steps", "num_env_steps"),
+        *("total_timesteps", "timesteps", "total_steps", "steps", "num_env_steps"),
     ),
     "stop_after_seconds": ("train_for_seconds", "time_total_s", "max_time_s"),
     "stop_at_return": ("reward_threshold", "stop_reward", "score_to_win"),
@@ -100,7 +97,7 @@ ELSEWHERE = {
     "outer_momentum": ("slow_momentum", "slowmo_momentum", "slowmo"),
     "outer_rate": ("outer_lr", "outer_learning_rate", "slow_learning_rate", "slowmo_lr"),
     "max_kl_nats": ("kl_div_threshold", "use_kl_mask"),
-    "target_every_updates": ("target_update_interval", "target_network_update_freq"),
+    "target_every_updates": ("target_update_interval",),
 }
 """Names that other trainers give our settings; only for hints."""
 EXPLAINED = {
@@ -117,8 +114,18 @@ EXPLAINED = {
     ("num_envs_per_worker", "num_envs_per_env_runner", "envs_per_worker"): (
         "{num_envs} counts all environments of a learner, over all its processes"
     ),
-    ("train_for_env_steps", "total_frames", "total_environment_frames"): (
+    ("train_for_env_steps", "total_frames"): (
         "{total_env_steps} counts decisions: on Atari a quarter of the frames"
+    ),
+    ("total_environment_frames",): (
+        "{total_env_steps} counts decisions of all learners: total_environment_frames / num_action_repeats"
+    ),
+    ("max_steps",): (
+        "{total_env_steps} ends the run, {max_episode_steps} an episode; both count decisions"
+    ),
+    ("alpha",): "{optimizer.decay} is RMSProp's decay, {optimizer.learning_rate} the learning rate",
+    ("vf_coef", "value_coef", "value_loss_coef", "vf_loss_coeff", "value_loss_coeff"): (
+        "{algorithm.value_cost} multiplies half the squared error: if yours multiplies the whole, set twice its value"
     ),
     ("env_config", "env_kwargs", "env_args"): (
         "arguments of an environment belong into a function of a module of yours, such as "
@@ -185,8 +192,16 @@ EXPLAINED = {
     ("use_sde", "sde_sample_freq"): (
         "there is no state-dependent exploration; {policy.noise_correlation} correlates the noise of successive actions"
     ),
-    ("vf_share_layers", "actor_critic_share_weights", "share_features_extractor"): (
+    ("vf_share_layers", "actor_critic_share_weights"): (
         "{policy.separate_value} is the opposite: true gives the value layers of its own"
+    ),
+    ("share_features_extractor",): (
+        "the layers of net_arch are separate in Stable-Baselines3 either way, as with {policy.separate_value} true; "
+        "layers of images are shared here"
+    ),
+    ("target_network_update_freq",): (
+        "{algorithm.target_every_updates} counts updates; RLlib's number is multiplied by "
+        "circular_buffer_num_batches x circular_buffer_iterations_per_batch"
     ),
     ("ortho_init", "policy_initialization"): "weights always begin orthogonal",
     ("action_mask", "action_masks", "use_action_mask", "action_masking"): (

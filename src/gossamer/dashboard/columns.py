@@ -43,6 +43,8 @@ LONGEST_QUIET_SECONDS = 2.0
 """However often is asked."""
 MAX_CACHE_BYTES = 96 << 20
 """Of columns that are kept."""
+CHART_COLUMNS = 3
+"""Fewest columns that make a chart: ranks, x and y."""
 WANTED_SECONDS = 60.0
 """A column that was asked for within this time makes room for no other: the two would push each other out for ever."""
 AVERAGE = -1.0
@@ -202,31 +204,40 @@ class Columns:
         return num_bytes
 
     def _make_room(self, run: str, file: str, new: list[str]) -> None:
-        """Drop what nobody wants any more; if that is not enough, the new columns of a file, then all of it."""
+        """Drop what nobody wants any more; if that is not enough, the new columns of a file one by one, then the others."""
         key = (run, file)
         held, total = self._held[key], self._total()
         rows = max((sum(map(len, parts)) for parts in held.columns.values()), default=0)
-        self._too_many.pop(key, None)
+        if new:
+            self._too_many.pop(key, None)
         for where, name in self._unwanted():
             if total <= self._max_bytes:
                 return
             total -= self._drop(where, name)
-        for names in (new, list(held.columns)):
+        # Who reads a column reads ranks with it: they go last.
+        columns = [x for x in held.columns if x not in (*new, LEARNER)]
+        last_first = [*reversed([x for x in new if x != LEARNER]), *reversed(columns), LEARNER]
+        for name in last_first:
             if total <= self._max_bytes:
                 return
-            total -= sum(self._drop(key, name) for name in names)
+            total -= self._drop(key, name)
             self._too_many[key] = rows / max(held.end, 1)
+            if len(held.columns) < CHART_COLUMNS:  # of no use
+                for left in list(held.columns):
+                    total -= self._drop(key, left)
 
     def _fits(self, run: str, file: str, names: list[str], size: int) -> bool:
         """Whether there may be room for columns of a file; one is read in vain at most once to know."""
         key = (run, file)
         if key not in self._too_many:
             return True
-        there = self._held[key].columns
-        needed = sum(name not in there for name in names) * self._too_many[key] * size * 8
         gone = sum(
             x.nbytes for where, name in self._unwanted() for x in self._held[where].columns[name]
         )
+        # What other charts ask for of this file is read with it.
+        asked = {name for r, f, name in self._asked if (r, f) == key}
+        needed = len({*names, *asked} - self._held[key].columns.keys())
+        needed *= self._too_many[key] * size * 8
         return self._total() - gone + needed <= self._max_bytes
 
     def _read_later(self, run: str, file: str, wanted: list[str]) -> None:
@@ -245,6 +256,8 @@ class Columns:
             with self._lock:  # all that is waiting for the same file, in one go
                 names = [x for r, f, x in jobs if (r, f) == (run, file)]
                 self._want(run, file, names)  # it has waited for its turn
+                # As they were asked for: the axis of all charts comes before what there is no room for.
+                names = [x for r, f, x in self._asked if (r, f) == (run, file) and x in names]
             if not names or self._closed.is_set():
                 return
             try:

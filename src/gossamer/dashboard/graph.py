@@ -68,6 +68,7 @@ def graph(files: RunFiles, run: Mapping[str, Any], at: float | None = None) -> d
     """
     size = min(int(run["num_learners"]), MAX_NODES)
     sessions, running = sessions_of(files), run["state"] == "running"
+    live = next(x for x in reversed(sessions) if not x.goes_on)
     first, last = _span(files)
     # A run that trains goes on behind its last row: what its log tells then has a place on the slider, too.
     end = max(run_seconds(sessions, time.time()), last) if running else last
@@ -75,14 +76,16 @@ def graph(files: RunFiles, run: Mapping[str, Any], at: float | None = None) -> d
     moment = end if newest else max(at or 0.0, first)
     rows = _rows_before(files, moment, size)
     events = [event for event in log_events(files, sessions) if event["seconds"] <= moment]
-    edges = _edges(rows, mixing(files, size), size, moment)
+    topology = mapping(files.json("config.json").get("topology"))
+    counter = "version" if topology.get("every") == "versions" else "updates"
+    edges = _edges(rows, mixing(files, size), size, moment, counter)
     ends = {(x["from"], x["to"]) for x in edges}
     return {
         "times": [first, end, max((end - first) / STEPS, 1.0)],
         "at": moment,
         "directed": any((reader, peer) not in ends for peer, reader in ends),
         "nodes": _nodes(
-            files, rows, run, size, moment, events, sessions[-1] if newest and running else None
+            files, rows, run, size, moment, events, live if newest and running else None
         ),
         "edges": edges,
         "events": events[-MAX_EVENTS:],
@@ -330,9 +333,16 @@ def alive(process: Mapping[str, Any]) -> bool | None:
 
 
 def _edges(
-    rows: Mapping[int, _Told], weights: Mapping[int, Mapping[int, float]], size: int, moment: float
+    rows: Mapping[int, _Told],
+    weights: Mapping[int, Mapping[int, float]],
+    size: int,
+    moment: float,
+    counter: str,
 ) -> list[dict[str, Any]]:
-    """Return a link for each peer that a learner hears, by mixing.json and by what its rows tell."""
+    """Return a link for each peer that a learner hears, by mixing.json and by what its rows tell.
+
+    `counter` is what rows call the number of mixings.
+    """
     edges: list[dict[str, Any]] = []
     for reader in range(size):
         told = rows.get(reader)
@@ -346,23 +356,26 @@ def _edges(
                     "to": reader,
                     "weight": own.get(peer),
                     "staleness_updates": stale,
-                    "seconds_since": _seconds_since(told, stale, moment) if told else None,
+                    "seconds_since": _seconds_since(told, peer, moment, counter) if told else None,
                 }
             )
     return edges
 
 
-def _seconds_since(told: _Told, stale: float | None, moment: float) -> float | None:
+def _seconds_since(told: _Told, peer: int, moment: float, counter: str) -> float | None:
     """Return about how long ago a message was mixed: when the row was written, unless none came since the row before."""
     at = number(told.row.get("time_s"))
     if at is None:
         return None
     since = max(moment - at, 0.0)
     before = told.before or {}
-    ends = [number(row.get(name)) for name in ("updates", "time_s") for row in (told.row, before)]
-    updates, updates_before, _, at_before = ends
-    if stale is None or updates is None or updates_before is None or at_before is None:
+    ends = [number(row.get(name)) for name in (counter, "time_s") for row in (told.row, before)]
+    mixings, mixings_before, _, at_before = ends
+    stale = told.links.get(peer)
+    if stale is None or mixings is None or mixings_before is None or at_before is None:
         return since
-    done, took = updates - updates_before, at - at_before
-    # Then it says how many updates ago the last one was.
-    return since + stale * took / done if done > 0 and stale >= done else since
+    done, took = mixings - mixings_before, at - at_before
+    # A learner that is quicker than its peer counts further, whether it hears of it or not.
+    grew = stale - (number(before.get(f"{LINK}{peer}")) or 0.0)
+    # Unless a message came it says how many mixings ago the last one was.
+    return since + stale * took / done if 0 < done <= grew else since

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from gossamer.dashboard.removal import GONE, refusal, remove_run
@@ -45,8 +46,8 @@ class Housekeeping:
         Raises:
             ConfigError: one of them cannot be kept, or the folder cannot be written.
         """
-        with self._about(run) as (files, about):
-            _write(files, changed(about, given))
+        with self._content(run) as (files, content):
+            _write(files, content, changed(about_of(content), given), given)
         return f"the name, tags and note of {run} are kept"
 
     def do(self, act: str, runs: Iterable[str], there: Container[str]) -> str:
@@ -88,27 +89,34 @@ class Housekeeping:
         raise ConfigError(f"{count}{problems[0]}{more}")
 
     def _archive(self, run: str, *, archived: bool) -> None:
-        with self._about(run) as (files, about):
+        with self._content(run) as (files, content):
             if archived and files.running:
                 raise ConfigError("it is running; stop it first")
-            _write(files, About(about.name, about.tags, about.note, archived))
+            about = replace(about_of(content), archived=archived)
+            _write(files, content, about, ["archived"])
 
     @contextmanager
-    def _about(self, run: str) -> Generator[tuple[RunFiles, About]]:
-        """Context with the files of a run and what is said about it."""
+    def _content(self, run: str) -> Generator[tuple[RunFiles, dict[str, Any]]]:
+        """Context with the files of a run and the content of the one that says something about it."""
         try:
             with self._lock, self._root.run(run) as files:
                 if (problem := refusal(files)) is not None:
                     raise ConfigError(problem)
-                yield files, about_of(files.json_to_change(ABOUT, MAX_ABOUT_BYTES))
+                yield files, files.json_to_change(ABOUT, MAX_ABOUT_BYTES)
         except FileNotFoundError:
             raise ConfigError(GONE) from None
         except OSError as error:
             raise ConfigError(f"{ABOUT} cannot be written: {error.strerror}") from None
 
 
-def _write(files: RunFiles, about: About) -> None:
-    if about == About():
+def _write(files: RunFiles, content: Mapping[str, Any], about: About, names: Iterable[str]) -> None:
+    """Write what is said about a run; `names` are the fields of it that are new."""
+    if about == About() and content.keys() <= asdict(about).keys():
         files.remove(ABOUT)
     else:
-        files.write(ABOUT, about_bytes(about))
+        written = about_bytes(about, names, content)
+        if len(written) > MAX_ABOUT_BYTES:  # it could not be read again
+            raise ConfigError(
+                f"{ABOUT} would be longer than {MAX_ABOUT_BYTES} bytes; shorten what else it holds"
+            )
+        files.write(ABOUT, written)

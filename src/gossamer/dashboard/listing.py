@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gossamer.dashboard.root import HERE, signature_of
-from gossamer.dashboard.values import flat, word
+from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.files import LOCK
@@ -19,7 +19,7 @@ from gossamer.record.readers import sessions_in
 from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from gossamer.dashboard.root import Root, RunFiles
 
@@ -210,7 +210,10 @@ def _read(
     if not config:
         state, problem = "damaged", _damage(files)
     elif not row and not running and ended is None:
-        state, problem = "empty", "it ended before it had learnt anything, and says not why"
+        if (saved := _last_saved(files)) is None:
+            state, problem = "empty", "it ended before it had learnt anything, and says not why"
+        else:  # a checkpoint that was downloaded and unpacked
+            row = {"env_steps": saved}
     env_steps = told("env_steps", "env_steps")
     seconds, total = told("seconds", "time_s"), number(config.get("total_env_steps"))
     sessions = sessions_in(meta)
@@ -227,7 +230,7 @@ def _read(
         "topology": _kind(config, "topology", path, 1),
         "num_learners": max(whole(config.get("num_learners")) or 1, 1),
         "placement": word(config.get("placement", "")),
-        "seed": whole(config.get("seed")),
+        "seed": _seed_of(config),
         "state": state,
         "exit_reason": None if ended is None else word(str(ended)),
         "progress": _progress(
@@ -252,6 +255,14 @@ def _read(
         "acts": _acts(files, config, state, running=running),
     }
     return made, flat(config)
+
+
+def _seed_of(config: Mapping[str, Any]) -> int | str | None:
+    """Return the seed of a run; a text where a page would round the number."""
+    seed = config.get("seed")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        return None
+    return shown(seed) if 0 <= seed < 1 << 64 else None
 
 
 def _name(run: str, root_name: str) -> str:
@@ -327,7 +338,7 @@ def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
     """Return the score of the run's policy: where learners mix, their average's; of others the mean of each one's last."""
     several = (whole(config.get("num_learners")) or 1) > 1
     found: dict[str, float] = {}
-    for num_bytes in TAIL_BYTES if several else TAIL_BYTES[:1]:
+    for num_bytes in TAIL_BYTES:  # a row of thousands of episodes is long
         for row in last_rows(files, num_bytes, "evaluation.jsonl"):
             mean = number(row.get("mean"))
             if mean is None or row.get("confirmation") is True:

@@ -10,8 +10,9 @@ from gossamer.dashboard.columns import AVERAGE, LEARNER
 from gossamer.dashboard.listing import TAIL_BYTES
 from gossamer.dashboard.values import word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
+from gossamer.record.objectives import ships_average
 from gossamer.record.readers import sessions_in
-from gossamer.system.reading import mapping, number, whole
+from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -110,11 +111,14 @@ def read_series(
     if learner is not None:
         keep &= ranks == learner
     elif metric == EVALUATION:
-        if np.any(ranks[keep] == AVERAGE):
-            keep &= ranks == AVERAGE
-        else:  # learners on their own: the mean of each one's last
-            y = y.copy()
-            y[keep] = _means_of_last(ranks[keep], y[keep])
+        alone = keep.copy()  # learners on their own: the mean of each one's last
+        if np.any(averages := keep & (ranks == AVERAGE)):
+            # Behind the last average if they do not mix any more since a resume.
+            mixing = _ships_average(root, run)
+            alone[: len(alone) if mixing else int(np.flatnonzero(averages)[-1]) + 1] = False
+            keep = averages | alone
+        y = y.copy()
+        y[alone] = _means_of_last(ranks[alone], y[alone])
     elif metric not in OTHERS and np.any(keep) and np.ptp(ranks[keep]) > 0:
         # The first learner that had a place then; on a cluster another one when the first has left.
         table = columns.read(run, file, [*names, TELLS], wait=wait)
@@ -129,6 +133,14 @@ def read_series(
         except OSError:  # it went meanwhile
             return Raw(np.empty(0), np.empty(0), exact=True)
     return Raw(x, y, table.exact)
+
+
+def _ships_average(root: Root, run: str) -> bool:
+    try:
+        with root.run(run) as files:
+            return ships_average(files.json("config.json"))
+    except OSError:  # it went meanwhile
+        return True
 
 
 def _means_of_last(ranks: Numbers, y: Numbers) -> Numbers:
@@ -148,6 +160,8 @@ class Session(NamedTuple):
     seconds_before: float
     utc_offset: float | None = None
     """Seconds by which its clock, that of log.txt, is ahead of UTC; None: not known."""
+    goes_on: bool = False
+    """It is the one before, whose clock was set, or whose machine has slept."""
 
 
 def sessions_of(files: RunFiles) -> list[Session]:
@@ -163,7 +177,13 @@ def sessions_of(files: RunFiles) -> list[Session]:
         # One that went back behind the beginning of others has taken their place.
         while found and found[-1].seconds_before > before:
             found.pop()
-        found.append(Session(began, before, number(entry.get("utc_offset_s"))))
+        offset = number(entry.get("utc_offset_s"))
+        found.append(Session(began, before, offset))
+        # Where the clock was set, or the machine has slept, as if another session had begun.
+        for pair in map(listed, listed(entry.get("clock"))):
+            unix, seconds = map(number, pair) if len(pair) == 2 else (None, None)
+            if unix is not None and seconds is not None and seconds >= found[-1].seconds_before:
+                found.append(Session(unix, seconds, offset, goes_on=True))
     return found or [Session(0.0, 0.0)]
 
 
@@ -171,7 +191,8 @@ def unix_seconds(sessions: list[Session], seconds: Numbers) -> Numbers:
     """Return the Unix times of a run's seconds, which stand still between two sessions."""
     before = np.array([x.seconds_before for x in sessions])
     began = np.array([x.began for x in sessions])
-    which = np.maximum(np.searchsorted(before, seconds, side="right") - 1, 0)
+    # Where one session has ended and the next begins stands the last row of the first.
+    which = np.maximum(np.searchsorted(before, seconds, side="left") - 1, 0)
     return began[which] + seconds - before[which]
 
 

@@ -141,7 +141,7 @@ class Sweeps:
             if (trial := trial_of(run["id"].removeprefix(beginning))) is not None:
                 found.setdefault(trial, []).append(run)
         for runs in found.values():
-            runs.sort(key=lambda run: (run["seed"] or 0, run["id"]))
+            runs.sort(key=lambda run: (int(run["seed"] or 0), run["id"]))
         return found
 
     def _worth_of(self, run: ListedRun, before: _Remembered) -> _Worth:
@@ -154,6 +154,7 @@ class Sweeps:
             values = before.judge.of_run(
                 files,
                 total_env_steps=whole(run["total_env_steps"]) or 0,
+                stop_after_seconds=run["stop_after_seconds"] or 0.0,
                 num_learners=run["num_learners"],
             )
         return _Worth(run["changed"], values)

@@ -279,10 +279,11 @@ class AtariEnvs(WithoutTasks):
         assert self._in_flight, "recv without send"
         lives = self.lives
         self.sign.doing = "step"
-        obs, rewards, terminated, truncated, self._info = self._envs.recv()
-        self.sign.doing = ""
+        try:
+            obs, rewards, terminated, truncated, self._info = self._envs.recv()
+        finally:  # what a signal raises, it raises once the step has been fetched
+            self._in_flight, self.sign.doing = False, ""
         self.sign.beats += 1
-        self._in_flight = False
         reward = rewards.astype(np.float64)
         begun = self._ended
         if self._any_ended:
@@ -324,8 +325,14 @@ class AtariEnvs(WithoutTasks):
             obs = self._begin(first == num_steps)
         return self._obs(obs)
 
+    def _fetch(self) -> None:
+        """Wait for a step that nobody wants any more, if there is one."""
+        if self._in_flight:
+            self._in_flight = False
+            self._envs.recv()
+
     def _prepare(self, episodes: NDArray[np.int64]) -> None:
-        assert not self._in_flight, "start or restore between send and recv"
+        self._fetch()  # a step that was interrupted
         assert len(episodes) == self.num_envs
         self._episode = episodes.astype(np.int64)
 
@@ -412,8 +419,6 @@ class AtariEnvs(WithoutTasks):
 
     def close(self) -> None:
         """Free the simulators and their threads."""
-        if self._in_flight:
-            self._envs.recv()
-            self._in_flight = False
+        self._fetch()
         self._envs.close()
         self._envs = None

@@ -59,7 +59,7 @@ class Interface:
     """How an environment is made, and what becomes of its observations and of a policy's actions."""
 
     environment: dict[str, Any]
-    """Function that makes it, and its arguments."""
+    """Function that makes it, and its arguments; of a family also what chooses a task, `task_seed`, for its set_task."""
     observation: dict[str, Any]
     """Shape and type that the environment returns, and the layout that the policy takes, see `Layout`; of a Dict or Tuple
     those of each array, as `leaves`, with the keys that lead to it."""

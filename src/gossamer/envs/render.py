@@ -68,7 +68,7 @@ def make_render_env(
     """
     if env_id.startswith("envpool:"):
         raise ConfigError(
-            f"{env_id} cannot be rendered: EnvPool has no pictures; leave out --video and --render"
+            f"{env_id} cannot be rendered: gossamer shows no pictures of EnvPool; leave out --video and --render"
         )
     wants_window = render_mode == "human" and sys.platform.startswith("linux")
     if wants_window and not {"DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"} & set(os.environ):

@@ -53,14 +53,19 @@ _TOY = re.compile(
 )
 _MINIGRID = re.compile(r"(^|:)(MiniGrid|BabyAI)-")
 _ENVPOOL_ATARI = re.compile(
-    r"(Adventure|AirRaid|Alien|Amidar|Assault|Asterix|Asteroids|Atlantis|BankHeist"
-    r"|BattleZone|BeamRider|Berzerk|Bowling|Boxing|Breakout|Carnival|Centipede"
-    r"|ChopperCommand|CrazyClimber|Defender|DemonAttack|DoubleDunk|ElevatorAction"
-    r"|Enduro|FishingDerby|Freeway|Frostbite|Gopher|Gravitar|Hero|IceHockey|Jamesbond"
-    r"|JourneyEscape|Kangaroo|Krull|KungFuMaster|MontezumaRevenge|MsPacman|NameThisGame"
-    r"|Phoenix|Pitfall|Pong|Pooyan|PrivateEye|Qbert|Riverraid|RoadRunner|Robotank"
-    r"|Seaquest|Skiing|Solaris|SpaceInvaders|StarGunner|Surround|Tennis|TimePilot"
-    r"|Tutankham|UpNDown|Venture|VideoPinball|WizardOfWor|YarsRevenge|Zaxxon"
+    r"(Adventure|AirRaid|Alien|Amidar|Assault|Asterix|Asteroids|Atlantis|Atlantis2"
+    r"|Backgammon|BankHeist|BasicMath|BattleZone|BeamRider|Berzerk|Blackjack|Bowling"
+    r"|Boxing|Breakout|Carnival|Casino|Centipede|ChopperCommand|CrazyClimber|Crossbow"
+    r"|Darkchambers|Defender|DemonAttack|DonkeyKong|DoubleDunk|Earthworld|ElevatorAction"
+    r"|Enduro|Entombed|Et|FishingDerby|FlagCapture|Freeway|Frogger|Frostbite|Galaxian"
+    r"|Gopher|Gravitar|Hangman|HauntedHouse|Hero|HumanCannonball|IceHockey|Jamesbond"
+    r"|JourneyEscape|Kaboom|Kangaroo|KeystoneKapers|KingKong|Klax|Koolaid|Krull"
+    r"|KungFuMaster|LaserGates|LostLuggage|MarioBros|MiniatureGolf|MontezumaRevenge|MrDo"
+    r"|MsPacman|NameThisGame|Othello|Pacman|Phoenix|Pitfall|Pitfall2|Pong|Pooyan"
+    r"|PrivateEye|Qbert|Riverraid|RoadRunner|Robotank|Seaquest|SirLancelot|Skiing"
+    r"|Solaris|SpaceInvaders|SpaceWar|StarGunner|Superman|Surround|Tennis|Tetris"
+    r"|TicTacToe3d|TimePilot|Trondead|Turmoil|Tutankham|UpNDown|Venture|VideoCheckers"
+    r"|VideoChess|VideoCube|VideoPinball|WizardOfWor|WordZapper|YarsRevenge|Zaxxon"
     r")-v5"
 )
 

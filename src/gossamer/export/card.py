@@ -96,6 +96,7 @@ def _playing(description: Mapping[str, Any], layers: Sequence[str]) -> list[str]
     if mask.get("from") == "info":  # one in an observation is found there
         fed, info = f"{fed}, mask=info[{json.dumps(mask['key'])}]", "info"
     ended = "bool(terminated[0] or truncated[0])" if several else "terminated or truncated"
+    task = environment.get("task_seed")
     stuck = environment.get("stuck_steps")  # without a reward, after which training cut an episode
     counted = ["    quiet_steps = 0 if reward else quiet_steps + 1"] if stuck else []
     return [
@@ -104,6 +105,11 @@ def _playing(description: Mapping[str, Any], layers: Sequence[str]) -> list[str]
         "",
         *_loading(layers),
         f"env = {made}",
+        *(
+            [f'env.get_wrapper_attr("set_task")({task})  # the first task of training']
+            if task is not None
+            else []
+        ),
         f"obs, {info} = env.reset({'' if environment['make'].startswith('envpool.') else 'seed=1'})",
         "state, score, ended = None, 0.0, False",
         *(["quiet_steps = 0"] if stuck else []),

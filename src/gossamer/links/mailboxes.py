@@ -348,10 +348,10 @@ class Mailbox:
         return max(int(self.boxes.headers[r][COMBINED]) for r in range(self.num_learners)
                    if r != self.rank) - 1  # fmt: skip
 
-    def newest_known(self) -> int:
-        """Return the last update that others have mixed, or one who died mixed or posted here; -1 without one."""
+    def newest_known(self, *, others: bool = True) -> int:
+        """Return the last update that one who died mixed or posted here, or `others` have mixed; -1 without one."""
         own = int(self._header[COMBINED]) - 1
-        return max(self.newest_combined(), own, *self.posted())
+        return max(self.newest_combined() if others else -1, own, *self.posted())
 
     def report(self, env_steps: int) -> None:
         """Tell how much this learner has learnt from."""

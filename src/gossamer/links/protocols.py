@@ -80,8 +80,8 @@ class Peers(Protocol):
         """Tell that the mixing of `update` is finished; writers may overwrite what was read for it."""
         ...
 
-    def newest_known(self) -> int:
-        """Return the last update that others have mixed, or one who died mixed or posted here; -1 without one."""
+    def newest_known(self, *, others: bool = True) -> int:
+        """Return the last update that one who died mixed or posted here, or `others` have mixed; -1 without one."""
         ...
 
     def has_left(self, peer: int, update: int) -> bool:

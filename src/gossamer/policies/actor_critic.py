@@ -129,6 +129,15 @@ class ActorCritic(nn.Module):
         # Tensors, as a compiled network would be compiled anew for other numbers.
         for name, x in (("value_mean", 0.0), ("value_std", 1.0), ("masked", MASKED)):
             self.register_buffer(name, torch.tensor(x, dtype=torch.float32), persistent=False)
+        # Persistent buffers of layers of the user's: part of what is learnt with, and of what acts.
+        kept = self.state_dict().keys() if self._has_own_code else ()
+        self._own_buffers = [
+            name
+            for name, x in self.named_buffers()
+            if name in kept
+            and x.dtype in (torch.float32, torch.float64)
+            and not name.startswith(("obs_moments.", "value_moments."))
+        ]
         self._channels_first = False
         if self.pixels:
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -330,8 +339,9 @@ class ActorCritic(nn.Module):
             self.value_std.copy_(std)
 
     def shared_tensors(self) -> list[Tensor]:
-        """Every parameter, then the moments: what a version of the policy consists of."""
-        return [*self.parameters(), *self.moments()]
+        """Parameters, moments, numbers of layers of the user's: what a version of the policy consists of."""
+        own = [self.get_buffer(name) for name in self._own_buffers]
+        return [*self.parameters(), *self.moments(), *own]
 
     def shared_names(self) -> list[str]:
         """Names of the shared tensors in the state dict, in their order."""
@@ -340,7 +350,7 @@ class ActorCritic(nn.Module):
             "value_moments",
         ]
         buffers = [f"{home}.{name}" for home in homes for name in ("count", "total", "squares")]
-        return [*(name for name, _ in self.named_parameters()), *buffers]
+        return [*(name for name, _ in self.named_parameters()), *buffers, *self._own_buffers]
 
     def moments(self) -> list[Tensor]:
         """Moments of observations and values, float64."""

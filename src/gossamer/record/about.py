@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
@@ -12,7 +13,7 @@ from gossamer.record.readers import table_in
 from gossamer.system.reading import clipped, listed, mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from gossamer.record.readers import Reader
 
@@ -80,9 +81,19 @@ def changed(about: About, given: Mapping[str, Any]) -> About:
     return about
 
 
-def about_bytes(about: About) -> bytes:
-    """Return the file that says this."""
-    return json.dumps(asdict(about), indent=1).encode() + b"\n"
+def about_bytes(
+    about: About, names: Iterable[str] = (), content: Mapping[str, Any] = MappingProxyType({})
+) -> bytes:
+    """Return the file that says this.
+
+    Args:
+        about: what it says.
+        names: of the fields that are new.
+        content: of the file before; what else it holds is kept as it is, whoever has written it.
+    """
+    said = asdict(about)
+    held = {**said, **content, **{name: said[name] for name in names}}
+    return json.dumps(held, indent=1).encode() + b"\n"
 
 
 def _tags(given: Any) -> tuple[str, ...]:

@@ -15,7 +15,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeVar
 
 from gossamer.errors import ConfigError
-from gossamer.record.files import read_safetensors, safetensors_chunks, sync_folder, write_hashed
+from gossamer.record.files import (
+    ABSENT,
+    is_there,
+    read_safetensors,
+    safetensors_chunks,
+    sync_folder,
+    write_hashed,
+)
 from gossamer.system.reading import mapping, open_plain, parse_json, read_plain, read_whole
 
 if TYPE_CHECKING:
@@ -30,8 +37,6 @@ TENSORS = "tensors.safetensors"
 STATE = "state.json"
 MAX_STATE_BYTES = 64 << 20
 """Largest state.json, in bytes; that of a hundred thousand learners is smaller."""
-ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
-"""Errors of a path that leads nowhere."""
 GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO}
 """Errors that come again: the bytes are lost. Others (memory, descriptors, permissions, network) may pass."""
 FORMAT = 1
@@ -72,6 +77,10 @@ class Checkpoint:
     def nbytes(self, *, loaded: bool) -> int:
         """Return the bytes of all tensors, or of those loaded."""
         return sum(x.nbytes for x in self.tensors.values() if not (loaded and x.is_meta))
+
+    def only(self, wanted: Callable[[str], bool]) -> Checkpoint:
+        """Return the checkpoint with those tensors alone whose names are wanted."""
+        return replace(self, tensors={name: x for name, x in self.tensors.items() if wanted(name)})
 
 
 class DamagedError(Exception):
@@ -252,7 +261,9 @@ class CheckpointStore:
         facts: Mapping[str, Any],
     ) -> Path:
         state_bytes = json.dumps(dict(state)).encode()  # what is not JSON fails before any write
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(
+            exist_ok=True
+        )  # of a run that was moved meanwhile there is no place for it
         self._tidy()
         partial = self.folder / f"{name}.partial"
         try:
@@ -275,7 +286,7 @@ class CheckpointStore:
     def _swap_in(self, partial: Path, final: Path) -> Path:
         # A folder cannot be replaced in one step: between the two renames `_find` reads the old one.
         old = final.with_name(final.name + ".old")
-        if _is_there(final):
+        if is_there(final):
             final.rename(old)
         partial.rename(final)
         sync_folder(self.folder)
@@ -286,10 +297,10 @@ class CheckpointStore:
         """Remove what a killed process left half done; finish what it left half replaced."""
         for path in self._folders():
             final = path.with_name(path.name.removesuffix(".old"))
-            if path.suffix == ".old" and not _is_there(final / MANIFEST):
+            if path.suffix == ".old" and not is_there(final / MANIFEST):
                 _remove(final)
                 path.rename(final)
-            elif path.suffix in (".old", ".partial") or not _is_there(path / MANIFEST):
+            elif path.suffix in (".old", ".partial") or not is_there(path / MANIFEST):
                 _remove(path)
 
     def _folders(self) -> list[Path]:
@@ -303,7 +314,7 @@ class CheckpointStore:
     def _find(self, name: str) -> Path:
         final, old = self.folder / name, self.folder / f"{name}.old"
         try:
-            return old if not _is_there(final) and _is_there(old) else final
+            return old if not is_there(final) and is_there(old) else final
         except OSError as error:
             raise UnreadableError(f"{final} cannot be read: {_reason(error)}") from None
 
@@ -311,7 +322,7 @@ class CheckpointStore:
         """Whether a checkpoint has its manifest, without which it does not exist."""
         path = self._find(name)
         try:
-            return _is_there(path / MANIFEST)
+            return is_there(path / MANIFEST)
         except OSError as error:
             raise UnreadableError(f"{path} cannot be read: {_reason(error)}") from None
 
@@ -348,17 +359,6 @@ class CheckpointStore:
 def _ours(path: Path) -> bool:
     name = path.name.removesuffix(".old").removesuffix(".partial")
     return path.is_dir() and (name.isdecimal() or name in (BEST, CANDIDATE))
-
-
-def _is_there(path: Path) -> bool:
-    """Whether a path exists; OSError where the disk does not tell, which must not look like absence."""
-    try:
-        path.stat()
-    except OSError as error:
-        if error.errno not in ABSENT:
-            raise
-        return False
-    return True
 
 
 def _remove(path: Path) -> None:

@@ -50,6 +50,19 @@ _DTYPES = {
 
 LOCK = ".lock"
 """File that the process which trains holds locked."""
+ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+"""Errors of a path that leads nowhere."""
+
+
+def is_there(path: Path) -> bool:
+    """Whether a path exists; OSError where the disk does not tell, which must not look like absence."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
+        return False
+    return True
 
 
 def sync_folder(folder: Path) -> None:

@@ -332,6 +332,12 @@ class RunFolder:
         """Add to meta.json what was found out after the start."""
         self.write_json("meta.json", {**self.read_json("meta.json"), **facts})
 
+    def note_clock(self, unix: float, seconds: float) -> None:
+        """Add to meta.json, for this session, the Unix time at some seconds of the run."""
+        meta = self.read_json("meta.json")
+        sessions_in(meta)[-1].setdefault("clock", []).append([unix, seconds])
+        self.write_json("meta.json", meta)
+
     def env_steps_told(self) -> int:
         """Return the env steps of the newest row of metrics.jsonl; 0 without one."""
         told = last_row(self.path / "metrics.jsonl").get("env_steps")

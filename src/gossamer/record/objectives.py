@@ -104,6 +104,9 @@ def area(points: list[Point], until: float = 0.0) -> float:
     target early would have ended.
     """
     assert points
+    points = sorted(
+        points, key=lambda x: x.env_steps
+    )  # of learners that do not wait they go back and forth
     steps = [0.0, *(x.env_steps for x in points)]
     heights = [points[0].mean, *(x.mean for x in points)]
     if until > steps[-1]:
@@ -164,6 +167,7 @@ def measure(
     *,
     score: float = math.inf,
     total_env_steps: int = 0,
+    stop_after_seconds: float = 0.0,
     num_learners: int = 1,
 ) -> float | None:
     """Return an objective of a finished run; None if nothing in its files says.
@@ -173,6 +177,7 @@ def measure(
         objective: which.
         score: that `seconds_to_score` and `steps_to_score` wait for.
         total_env_steps: where the run would have ended without its target.
+        stop_after_seconds: where it would have ended if that is sooner; 0: no limit.
         num_learners: of the run.
     """
     summary = read_summary(run)
@@ -184,7 +189,11 @@ def measure(
     ended = exit_of(summary)
     early = ended is not None and ended.cause == "stop_at_return"
     if objective == "area":
-        return area(points, total_env_steps if early else 0.0) if points else None
+        until = float(total_env_steps)
+        if points and stop_after_seconds and points[-1].seconds > 0:
+            at_this_pace = points[-1].env_steps * stop_after_seconds / points[-1].seconds
+            until = min(until, at_this_pace)
+        return area(points, until if early else 0.0) if points else None
     reached = next((x for x in points if x.full and x.mean >= score), None)
     if reached is None:
         return NEVER
@@ -240,15 +249,21 @@ class Judge:
     score: float = math.inf
 
     def of_run(
-        self, run: Path | Reader, *, total_env_steps: int, num_learners: int
+        self,
+        run: Path | Reader,
+        *,
+        total_env_steps: int,
+        num_learners: int,
+        stop_after_seconds: float = 0.0,
     ) -> list[float | None]:
-        """Return every objective of a finished run."""
+        """Return every objective of a finished run; arguments as of `measure`."""
         return [
             measure(
                 run,
                 objective,
                 score=self.score,
                 total_env_steps=total_env_steps,
+                stop_after_seconds=stop_after_seconds,
                 num_learners=num_learners,
             )
             for objective in self.objectives

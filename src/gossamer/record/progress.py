@@ -59,6 +59,10 @@ class Progress:
         """Note the newest values of some metrics, by their names in METRICS."""
         quietly(lambda: self._update(row))
 
+    def begin_at(self, env_steps: int, seconds: float) -> None:
+        """Show where a resumed run goes on, before its first row."""
+        self._row = {"env_steps": env_steps, "time_s": seconds}
+
     def message(self, text: str) -> None:
         """Print a line, above the panel if there is one."""
         self._panel.print(text)

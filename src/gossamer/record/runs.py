@@ -7,6 +7,7 @@ import fnmatch
 import glob
 import json
 import os
+import stat
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.errors import ConfigError
 from gossamer.record.about import read_about
 from gossamer.record.exits import state_of
+from gossamer.record.files import is_there
 from gossamer.record.metrics import last_row
 from gossamer.record.readers import FolderReader, table_in
 from gossamer.system.reading import clipped, expand, listed, mapping, number, visible, whole
@@ -98,12 +100,20 @@ def select_runs(word: str, root: str = "runs") -> list[Path]:
 
 
 def is_run(path: Path) -> bool:
-    """Whether a folder is a run's."""
-    others = ("meta.json", "metrics.jsonl", "checkpoints")
+    """Whether a folder is a run's; False too where it may not be looked into."""
     try:
-        return (path / "config.json").is_file() and any((path / name).exists() for name in others)
-    except OSError:  # it may not be looked into
+        return is_surely_run(path)
+    except (OSError, ValueError):  # a word that is no path
         return False
+
+
+def is_surely_run(path: Path) -> bool:
+    """Whether a folder is a run's; OSError where it cannot be looked into, as on a network disk that is away."""
+    others = ("meta.json", "metrics.jsonl", "checkpoints")
+    config = path / "config.json"
+    if not is_there(config) or not stat.S_ISREG(config.stat().st_mode):
+        return False
+    return any(is_there(path / name) for name in others)
 
 
 def find_runs(root: Path) -> list[Path]:
@@ -230,7 +240,7 @@ def _read_run(path: Path) -> RunRow:
             _kind(x, "") for x in listed(config.get("replays")) if _kind(x, "") != "queue"
         ),
         num_learners=whole(config.get("num_learners")) or 1,
-        seed=whole(config.get("seed")),
+        seed=seed if isinstance(seed := config.get("seed"), int) else None,
         env_steps=whole(summary.get("env_steps")) or 0,
         seconds=number(summary.get("seconds")) or 0.0,
         steps_per_second=number(summary.get("steps_per_second")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 from typing import TYPE_CHECKING, Any, TextIO
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import RenderableType
+
+
+UNREAD_SECONDS = 2.0
+"""How long a line waits for whoever reads it; the next ones do not wait until somebody reads again."""
 
 
 class LivePanel:
@@ -40,6 +45,7 @@ class LivePanel:
         self._closed = threading.Event()
         self._drawing: threading.Thread | None = None
         self._live: Any = None
+        self._unread = 0  # lines in a row that were left out
         if is_live(self._stream):
             quietly(self._start)
 
@@ -92,6 +98,15 @@ class LivePanel:
             return Text(f"progress cannot be shown: {error}")
 
     def _print(self, text: str) -> None:
+        # A pipe or a terminal that nobody reads would hold up whoever trains here; once all is done it may.
+        seconds = 0.0 if self._unread else UNREAD_SECONDS
+        if not self._closed.is_set() and not can_write(self._stream, seconds):
+            self._unread += 1
+            return
+        if self._unread:
+            lines = "line" if self._unread == 1 else "lines"
+            text = f"({self._unread} {lines} that nobody read left out)\n{text}"
+            self._unread = 0
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
             return
@@ -107,6 +122,16 @@ class LivePanel:
         live, self._live = self._live, None
         if live is not None:
             live.stop()
+
+
+def can_write(stream: TextIO, seconds: float) -> bool:
+    """Whether a stream takes text within some seconds; one without a descriptor always does."""
+    try:
+        poll = select.poll()
+        poll.register(stream.fileno(), select.POLLOUT)
+        return bool(poll.poll(1000 * seconds))
+    except Exception:  # noqa: BLE001 - a closed or foreign stream
+        return True
 
 
 def is_live(stream: TextIO) -> bool:

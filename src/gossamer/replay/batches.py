@@ -161,7 +161,7 @@ class BatchSource:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the replays' streams and counters; if saved, what they hold and the batches that are ready."""
-        state: dict[str, Any] = {"nonfinite": self._tally.nonfinite} if self.shares else {}
+        state: dict[str, Any] = {}
         before = None  # the next batch was picked
         for i, coming in enumerate(self._coming):
             whole = self._wait(coming.picked) is not None
@@ -172,6 +172,8 @@ class BatchSource:
                 state |= {f"coming.{i}.burn_in": self._burn_in} if whole and self._burn_in else {}
         for stored in self._stored:
             self._wait(stored)
+        if self.shares:
+            state["nonfinite"] = self._tally.nonfinite
         if self._saved and self.shares:
             state["due"] = self._due  # after all those picks
         for i, (replay, _) in enumerate(self.shares):

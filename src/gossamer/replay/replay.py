@@ -430,7 +430,7 @@ class Tally:
             # Versions of different learners cannot be compared.
             own = torch.from_numpy(replay.shards.wrote(columns.entry.numpy()))
             self._own += int(own.sum())
-            self._ages += float((online.version.float().mean() - columns.version[own]).sum())
+            self._ages += float((online.version.double().mean() - columns.version[own]).sum())
         self._replayed += last - online.num_columns
 
     def take(self, updates_per_version: int) -> dict[str, float]:

@@ -245,8 +245,9 @@ class Mixer:
             self._posted = self.peers.posted()
             return self.peers.join_running_group()
         if late:
-            # Nobody mixes what is not newer than the last that was heard from here.
-            update = max(update, self.peers.newest_known() + 1)
+            # Nobody mixes what is not newer than the last that was heard from here. Who hears nobody counts his own.
+            known = self.peers.newest_known(others=self.topology.talks)
+            update = max(update, known + 1)
         self.peers.begin(update)
         return update
 

@@ -85,14 +85,14 @@ class BestPolicy:
             if score.mean <= max(best.mean, -math.inf if waiting is None else waiting.mean):
                 return
         wins = best is None or _lies_above(score, best)
-        self._save(
+        saved = self._save(
             BEST if wins else CANDIDATE,
             at[0],
             {POLICY + name: x for name, x in zip(names, tensors, strict=True)},
             origin,
             score,
         )
-        if wins and self.waiting:  # it was evaluated lower
+        if saved and wins and self.waiting:  # it was evaluated lower
             self._discard_candidate()
         self._tell()
 
@@ -148,9 +148,11 @@ class BestPolicy:
             candidate, challenger.row(), best, None if holder is None else holder.row(), wins=wins
         )
         kept, result = (challenger, candidate) if wins else (holder, best)
+        saved = True
         if kept is not None and result is not None and not math.isnan(result.mean):
-            self._save(BEST, *kept, _score_of(result))
-        self._discard_candidate()
+            saved = self._save(BEST, *kept, _score_of(result))
+        if saved or not wins:  # else it is still there to be confirmed
+            self._discard_candidate()
         self._tell()
         self._loaded, self._decided = None, challenger.origin.identity
 
@@ -185,8 +187,9 @@ class BestPolicy:
         if score is None or (best is not None and not _ahead_by(score, best, errors=0.5)):
             return
         with suppress(UnreadableError):
-            if (candidate := self._load(CANDIDATE)) is not None:
-                self._save(BEST, *candidate, score)
+            if (candidate := self._load(CANDIDATE)) is not None and self._save(
+                BEST, *candidate, score
+            ):
                 self._discard_candidate()
                 self._tell()
 
@@ -200,10 +203,17 @@ class BestPolicy:
         tensors: Mapping[str, Tensor],
         origin: ScoredPolicy,
         score: Score,
-    ) -> None:
+    ) -> bool:
+        """Write a policy; where the disk refuses it, say so, keep what is there and return False: a later one may fit."""
         facts = {**msgspec.structs.asdict(origin), "mean": score.mean}
-        self._store.save_scored(name, updates, tensors, facts, score)
+        try:
+            self._store.save_scored(name, updates, tensors, facts, score)
+        except OSError as error:
+            what = "the best policy" if name == BEST else "a candidate for the best policy"
+            self._recorder.say(f"{what} could not be written ({error.strerror or error})")
+            return False
         self._scores[name] = score
+        return True
 
     def _discard_candidate(self) -> None:
         self._store.discard(CANDIDATE)

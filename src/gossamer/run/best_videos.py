@@ -40,7 +40,7 @@ def refuse_no_videos(config: TrainConfig) -> None:
         )
     if config.env_id.startswith("envpool:"):
         raise ConfigError(
-            f"{config.env_id} cannot be rendered: EnvPool has no pictures; leave out --evaluation.video"
+            f"{config.env_id} cannot be rendered: gossamer shows no pictures of EnvPool; leave out --evaluation.video"
         )
     for package in ("imageio", "imageio_ffmpeg"):
         if importlib.util.find_spec(package) is None:

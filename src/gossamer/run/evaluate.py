@@ -251,7 +251,7 @@ def evaluate_run(
                 f"wrote {video}: one episode of {shown.lengths[0]:,} steps, return {shown.mean:.4g}",
                 file=sys.stderr,
             )
-        elif render:
+        if render:
             show_episode(config, policy, seed=seed, greedy=not sample)
         for remark in spec.remarks:
             print(f"gossamer: {visible(remark)}", file=sys.stderr)

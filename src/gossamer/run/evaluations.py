@@ -158,16 +158,18 @@ class Evaluations:
             finish_saving: waits until the last checkpoint is on disk.
         """
         stop, evaluator = self._stop, self._evaluator
+        over = ended if ended and (ended.kind == "done" or ended.cause == ON_ROW) else None
+        if over is not None:  # what is left, as the caller's function, has no deadline
+            stop.settle()
+            stop.exit = over  # no other end is asked for, but by a signal
         if evaluator is None:
             return
-        if ended is None or (ended.kind != "done" and ended.cause != ON_ROW):
+        if over is None:
             if not self.stuck:
                 self._evaluate_run_policy_next()
                 self._finish_stopped(evaluator, finish_saving)
                 self._scoring.settle()
             return
-        stop.settle()
-        stop.exit = ended  # no other end is asked for, but by a signal
         if self.stuck:
             self._recorder.say(
                 "The final evaluation was skipped: an environment is still in a step or an evaluation"
@@ -177,7 +179,7 @@ class Evaluations:
         others = len(self._scoring.others)
         before = evaluator.longest_seconds + evaluator.confirming_cost
         what = f"the last policies of {1 + others} learners" if others else "the last policy"
-        if ended.cause != "total_env_steps":
+        if over.cause != "total_env_steps":
             seconds = max(self._config.stop_within_seconds, 2 * before)
             seconds += 2 * evaluator.longest_seconds * others
             what += f", for at most {seconds:.0f} s"

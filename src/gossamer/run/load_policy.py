@@ -6,6 +6,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from gossamer.build.evaluation_tasks import training_tasks
 from gossamer.build.preflight import build_shapes
 from gossamer.build.roles import build_trained_policy
 from gossamer.config import check_ranges, from_dict, in_python, saved_settings
@@ -51,8 +52,11 @@ def _read_weights(folder: RunFolder, which: str | int) -> Checkpoint:
 
 def put_weights(policy: ActorCritic, saved: SavedPolicy) -> None:
     """Put parameters and moments into a network that they have to fit."""
+    # Of the best policy what a version consists of was saved: the rest is as it was built.
+    shared = policy.shared_names()
+    built = {name: x for name, x in policy.state_dict().items() if name not in shared}
     try:
-        policy.load_state_dict(saved.tensors)
+        policy.load_state_dict({**built, **saved.tensors})
     except RuntimeError as error:
         raise _misfit(saved.folder, " ".join(str(error).split())) from None
     policy.refresh()
@@ -62,8 +66,9 @@ def refuse_misfit(
     config: TrainConfig, spec: EnvSpec, saved: SavedPolicy, torso: torch.nn.Module | None = None
 ) -> None:
     """Refuse a policy of another network than the settings', before that is made: it could be of any size."""
-    wanted = build_shapes(config, spec, torso).state_dict()
-    for name in sorted({*wanted, *saved.tensors}):
+    made = build_shapes(config, spec, torso)
+    wanted, shared = made.state_dict(), made.shared_names()
+    for name in sorted({*shared, *saved.tensors}):
         shapes = [list(x[name].shape) if name in x else "missing" for x in (saved.tensors, wanted)]
         if shapes[0] != shapes[1]:
             raise _misfit(
@@ -98,10 +103,12 @@ def saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
     size, absent = origin.num_learners or 1, dict(origin.absent)
     if learner is None:
         learner = origin.policy_of
-    elif origin.num_learners is None and learner:
+    elif origin.num_learners is None and learner != (origin.learner or 0):
         raise ConfigError(
             f"{checkpoint.path} holds only the run's policy; for one learner's policy leave out --checkpoint {checkpoint.path.name}"
         )
+    elif origin.num_learners is None:
+        learner = 0  # as a policy that is saved alone is named
     elif learner >= size:
         raise ConfigError(f"learner is {learner}, but the run has {size}: --learner {size - 1}")
     if learner is not None:
@@ -206,6 +213,10 @@ def policy_and_checkpoint(
     """Return a run's policy as `load_policy` does, and the checkpoint that it is of; arguments as there."""
     with same_folder():
         spec, interface = read_interface(config.env_id, config.env, config.max_episode_steps)
+    if (
+        spec.family
+    ):  # the first task of training, for programs that play without gossamer's evaluation
+        interface.environment["task_seed"] = training_tasks(config, spec).seed_of(0)
     checkpoint = _read_weights(folder, which)
     refuse_misfit(config, spec, SavedPolicy.of(checkpoint), torso)
     policy = build_trained_policy(config, spec, interface, torso)

@@ -31,6 +31,7 @@ def mixing_facts(config: TrainConfig) -> dict[str, float]:
             optimizer.outer_momentum,
             optimizer.outer_rate,
             nesterov=optimizer.outer_nesterov,
+            mixes_u=topology.mix_optimizer,
         )
     return facts
 

@@ -133,7 +133,7 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
     if folder is None and config.env.mask is None and may_mask(config.env_id):
         config = replace(config, env=replace(config.env, mask="auto"))
     asked.beginning.at(f"trying out {config.env_id}", everywhere=False)
-    spec, tried = _try_environment(config, folder, checkpoint, layout, torso)
+    spec, tried = _try_environment(config, folder, checkpoint, layout, torso, before)
     config = replace(config, env=masked_as(config.env, spec))
     machine = learners_machine(config, this_machine())
     if layout:
@@ -150,11 +150,16 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
         given |= {name for name, _, _ in changes(before, last)}
         plan, remark = resumed_plan(state.plan, config, spec, machine, given, before)
         state = with_changes(state, config, plan, before)
+    if plan.lag is None and layout is not None and not layout.overlaps:
+        plan = replace(plan, lag=1)  # acting has no thread of its own
     processes = len(layout.ranks) if layout else 0
     if plan.device != "cpu":
         use_deterministic_algorithms(config.deterministic)
     # Of a cluster every machine must hold one host's learners at least, as this one could.
     here = replace(config, num_learners=1) if layout and layout.on_cluster else config
+    if checkpoint is not None:  # what learners' processes will load of it
+        everyone = range(config.num_learners)
+        checkpoint = checkpoint.only(tensors_of(everyone, replays=config.checkpoint_replay))
     replays = refuse_what_memory_cannot_hold(here, spec, plan, processes, checkpoint, torso)
     refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
     if state is not None:
@@ -176,15 +181,20 @@ def _try_environment(
     checkpoint: Checkpoint | None,
     layout: Layout | None,
     torso: torch.nn.Module | None,
+    before: Mapping[str, Any],
 ) -> tuple[EnvSpec, bool]:
     """Return the environment's spec, and whether it is known if it comes back after a resume."""
+    # What is asked of the environment anew may be what it has not.
+    anew = before.get("max_episode_steps", config.max_episode_steps) != config.max_episode_steps
+    told = mapping(before.get("env")).get("episode_info", config.env.episode_info)
+    anew |= told != config.env.episode_info
     one = config.num_envs == config.num_learners == 1
     with same_folder():
         spec = read_spec(
             config.env_id,
             config.env,
             config.max_episode_steps,
-            tries=folder is None,
+            tries=folder is None or anew,
             alone=one and not config.evaluation.every_seconds,
             before_trial=lambda spec: refuse_large(config, spec, make_plan(config, spec), torso),
         )

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
     from gossamer.roles.evaluator import Evaluation, Source
 
 
+DRIFT_SECONDS = 60.0
+"""Difference between the clock and the seconds of a run from which on it is written down."""
+
+
 def refuse_missing_writers(config: TrainConfig) -> None:
     """Refuse a log that needs a package which is not installed, before anything is written."""
     for name, asked in (("tensorboard", config.tensorboard), ("wandb", config.wandb)):
@@ -58,6 +62,7 @@ class Recorder:
     ):
         # A clock of its own from here on: that of the day may be set, and may have been set back meanwhile.
         self._ticks_before = max(time.time() - began, 0.0) - time.monotonic()
+        self._began, self._drift = began, 0.0
         self.seconds_before = 0.0
         self.best: Score | None = None
         self.candidate: Score | None = None
@@ -89,6 +94,8 @@ class Recorder:
                 title=self._title,
                 stop_after_seconds=config.stop_after_seconds,
             )
+            if resumed_at is not None:  # until there is a row
+                self._progress.begin_at(resumed_at, self.seconds())
 
     def open_files(self, *, resumed_at: int | None) -> None:
         """Open the log files."""
@@ -117,7 +124,8 @@ class Recorder:
 
     def go_back(self, state: RecorderState | None) -> None:
         """Forget what came after a checkpoint (None: everything) within a session, but not its time."""
-        self._waiting = None
+        self._waiting, self.last_evaluation = None, {}
+        self._untold.clear()
         self.window.load([] if state is None else state.window)
         self.pace.load((0, 0.0) if state is None else state.paced)
 
@@ -256,6 +264,7 @@ class Recorder:
             for writer in self._others:
                 writer.write(evaluation, env_steps)
         row = {**row, **self._evaluated()}
+        self._look_at_clock(row["time_s"])
         if self._progress:
             self._progress.update(row)
         for writer in self._others:
@@ -272,6 +281,15 @@ class Recorder:
             self.is_at_callers = False
         # No number of characters written.
         return isinstance(said, bool | np.bool_) and bool(said)
+
+    def _look_at_clock(self, time_s: float) -> None:
+        """Write down, just before a row, what time it is where the clock was set or the machine has slept."""
+        ago = self.seconds() - time_s + 0.001  # seconds of a run count neither
+        drift = time.time() - self._began - (time_s + ago - 0.001 - self.seconds_before)
+        if abs(drift - self._drift) > DRIFT_SECONDS:
+            self._drift = drift
+            with suppress(OSError, ConfigError):  # it is for charts
+                self._folder.note_clock(time.time() - ago, round(time_s - 0.001, 3))
 
     def _of_run(
         self, env_steps: int, disagreement: Callable[[], dict[int, float]] | None

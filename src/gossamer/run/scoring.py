@@ -58,7 +58,8 @@ class Scoring:
         self._of_run = 0  # by that, or where none is known to be the best
         self._config, self._recorder = config, recorder
         self._placement, self._videos = placement, videos
-        self._best_policy = BestPolicy(store, recorder, config.evaluation.confirm_episodes)
+        episodes = max(config.evaluation.confirm_episodes, config.evaluation.episodes)
+        self._best_policy = BestPolicy(store, recorder, episodes)
         self._scores: dict[int, float] = {}  # by learner that is scored on its own; the latest last
         # Of learners that mix their parameters the average is the run's policy.
         self._run_policy = config.topology.run_policy if config.num_learners > 1 else ""
@@ -116,8 +117,9 @@ class Scoring:
         ships = learner is None or self._run_policy != "average"
         self._recorder.on_evaluation(result, source, at, ships=ships)
         if learner is not None and self._run_policy == "best":
-            self._scores.pop(learner, None)
-            self._scores[learner] = result.mean
+            # At once, for whoever saves them meanwhile; the latest is the last.
+            others = {rank: mean for rank, mean in self._scores.items() if rank != learner}
+            self._scores = {**others, learner: result.mean}
         if ships:
             self._best_policy.consider(result, source, params, placement.names, at=at)
 

@@ -124,6 +124,8 @@ def _with_policy(state: LearnerState, policy: Mapping[str, Tensor]) -> LearnerSt
     for prefix in (POLICY, TARGET):
         held |= {prefix + name: x for name, x in policy.items() if prefix + name in held}
     numbers = {name: x for name, x in state.numbers.items() if not name.startswith(others)}
+    fresh = {"learner.algorithm.lr_scale": 1.0, "learner.algorithm.kl_nats": 0.0}
+    numbers |= {name: x for name, x in fresh.items() if name in numbers}
     return msgspec.structs.replace(state, numbers=numbers, tensors=held)
 
 
@@ -171,13 +173,15 @@ def restore(learners: HostLearners, initial: InitialState) -> str:
     for parts in learners.parts:
         if not _restore(parts, initial):
             whys.add(NOT_BACK if parts.actor.exact else LOST)
-        topology = parts.learner.topology
+        topology, learner = parts.learner.topology, parts.learner
+        if topology.talks:  # one that was on its own has counted its own steps for all learners
+            learner.env_steps = min(learner.env_steps, initial.env_steps)
+        elif learner.num_learners > 1:  # one that was absent has had another's
+            learner.env_steps = learner.own_env_steps * learner.num_learners
         mixings = versions if topology.every == "versions" else updates
         if len(set(mixings)) > 1 and topology.staleness < FOREVER:
             # They are going to wait for each other's messages, and have not been in step before.
-            parts.learner.align(
-                update=max(updates), version=max(versions), env_steps=initial.env_steps
-            )
+            learner.align(update=max(updates), version=max(versions), env_steps=initial.env_steps)
     learners.exact &= not whys
     return max(whys, key=(LOST, NOT_BACK).index, default="")
 

@@ -20,8 +20,10 @@ from gossamer.config import (
     FOR_REPLAYS,
     RESUMED,
     TrainConfig,
+    as_written,
     code_in,
     make_config,
+    nested,
     to_dict,
     validate,
     with_ratio,
@@ -138,7 +140,7 @@ def train(
         config = task
     elif isinstance(task, (str, Mapping)):  # pyright: ignore[reportUnnecessaryIsInstance]
         env_id, more = (task, {}) if isinstance(task, str) else ("", dict(task))
-        given = {**more, **settings}
+        given = nested(as_written(settings), below=nested(as_written(more)))
         where = None if resume is None else os.fspath(resume)
         config = make_config(env_id, given, presets=presets, resume=where, trust=trust)
     else:
@@ -391,6 +393,8 @@ class _Session:
             )
             if mixing := mixing_rows(self.config):
                 folder.write_json("mixing.json", mixing)
+            else:  # they mixed before this resume
+                (folder.path / "mixing.json").unlink(missing_ok=True)
             if self.state is not None:
                 self._drop_future()
                 # What came after the checkpoint was taken, as its last evaluation, has taken time too.
@@ -470,6 +474,8 @@ class _Session:
         lag = "free" if plan.lag is None else plan.lag
         if plan.lag is None and config.placement == "inline":
             lag = "1 (free needs --placement local)"
+        elif plan.lag is not None and config.lag == "free":
+            lag = "1 (free needs a process for each learner, and two cores)"
         each = " each" if config.num_learners > 1 else ""
         self._say(
             spec.protocol,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.files import LOCK, is_locked, take_lock
-from gossamer.record.runs import is_run
+from gossamer.record.runs import is_surely_run
 from gossamer.system.cores import can_pin, cpus_by_core, num_cores
 from gossamer.system.gpus import visible_gpus
 from gossamer.system.reading import read_plain
@@ -126,7 +126,11 @@ def make_room(run: PlannedRun) -> bool:
 
     if run.folder.is_symlink():
         raise ConfigError(f"{run.folder} is a link; put the folder that it leads to in its place")
-    resumable = is_run(run.folder) and bool(CheckpointStore(run.folder / "checkpoints", 0).list())
+    try:
+        is_there = is_surely_run(run.folder)
+    except OSError as error:  # which must not look like absence
+        raise ConfigError(f"{run.folder} cannot be read: {error.strerror or error}") from None
+    resumable = is_there and bool(CheckpointStore(run.folder / "checkpoints", 0).list())
     if run.folder.exists() and not resumable:
         shutil.rmtree(run.folder)
     return resumable

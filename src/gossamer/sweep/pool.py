@@ -141,6 +141,8 @@ class _Running:
     """When it is killed, by the monotonic clock; it was asked to stop."""
     adopted: bool = False
     """Whether an earlier command has begun it."""
+    written_bytes: int = 0
+    """Of the checkpoint that it is writing, at the last look after `give_up`."""
 
 
 class Pool:
@@ -156,7 +158,9 @@ class Pool:
         self._site, self._board = site, board
         self._stop_seconds = stop_seconds
         self._running: dict[int, _Running] = {}  # by slot
-        self._kills: dict[str, int] = {}
+        self._kills: dict[
+            str, tuple[int, int]
+        ] = {}  # in a row, and the checkpoint that each goes on from
         self._signals = 0  # that have come while runs train
 
     def run(self, queue: RunQueue) -> bool:
@@ -260,13 +264,13 @@ class Pool:
             code = one.training.poll()
             if code is None:
                 if time.monotonic() >= one.give_up:
-                    one.training.kill()
+                    self._give_up(one)
                 continue
             del self._running[slot]
             asked = one.give_up < float("inf")
             how = exit_of_run(one.run, code, was_asked=asked, adopted=one.adopted)
             if how is None:
-                kills = self._kills[one.run.name] = self._kills.get(one.run.name, 0) + 1
+                kills = self._count_kill(one.run)
                 if kills <= MOST_KILLS:
                     self._board.say(
                         f"{one.run.name} was {'stopped' if code == 0 else 'killed'}; it goes on from its last checkpoint"
@@ -275,6 +279,31 @@ class Pool:
                     continue
                 how = Exit("failed", f"it was killed {kills} times, as by a system short of memory")
             queue.ended(one.run, how)
+
+    def _give_up(self, one: _Running) -> None:
+        """Kill a run whose time to stop is over, unless it writes a checkpoint on a slow disk."""
+        written = _bytes_being_saved(one.run.folder)
+        if written > one.written_bytes:
+            one.written_bytes, one.give_up = written, time.monotonic() + KILL_SECONDS
+        else:
+            one.training.kill()
+
+    def _count_kill(self, run: PlannedRun) -> int:
+        """Return how often a run has been killed in a row, without a new checkpoint in between."""
+        kills, before = self._kills.get(run.name, (0, -1))
+        names = [x.name for x in (run.folder / "checkpoints").glob("*")]
+        newest = max((int(name) for name in names if name.isdecimal()), default=-1)
+        kills = kills + 1 if newest <= before else 1
+        self._kills[run.name] = kills, newest
+        return kills
+
+
+def _bytes_being_saved(folder: Path) -> int:
+    """Return the bytes of the checkpoint that a run is writing; 0 where it writes none."""
+    try:
+        return sum(x.stat().st_size for x in (folder / "checkpoints").glob("*.partial/*"))
+    except OSError:  # it is done
+        return 0
 
 
 def exit_of_run(

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.config import resolve, to_dict
+from gossamer.config.machine_layers import ONE_HERE
 from gossamer.config.names import place
 from gossamer.config.tree import flatten
 from gossamer.config.values import spell, spell_name
@@ -59,6 +60,8 @@ def as_preset(config: TrainConfig, origin: Mapping[str, str]) -> str:
     """Return the text of a preset of the settings that were set, given the layer that set each of them."""
     everything = to_dict(config)
     asked = {x for x, layer in origin.items() if not layer.startswith(("default", "suite "))}
+    if origin["num_learners"].endswith(ONE_HERE):  # elsewhere the machine would decide on more
+        asked.add("num_learners")
     asked -= set(OF_THE_RUN)
     tree: dict[str, Any] = {}
     for name, value in flatten(everything):

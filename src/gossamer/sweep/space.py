@@ -216,6 +216,9 @@ def _is_number(value: Any) -> bool:
 def _takes_whole_numbers(name: str, where: str) -> bool:
     """Whether a setting takes whole numbers alone; ConfigError if it takes no numbers."""
     annotation: Any = find_annotation(TrainConfig, name)
+    section, dot, rest = name.partition(".")
+    if annotation is None and dot:  # with the member that it is of: algorithm.ppo.passes
+        annotation = find_annotation(TrainConfig, f"{section}.{rest.partition('.')[2]}")
     if annotation is None:
         return False  # a class of the user's has it, or nobody: that is told where values are tried
     bases = _bases(annotation)

@@ -56,15 +56,20 @@ class Trial:
         """Compute the worth of the trial from its runs; return whether all of them are done."""
         if self.may_go_on:
             return False
-        steps, learners = self.config.total_env_steps, self.config.num_learners
         worth = [
-            judge.of_run(run.folder, total_env_steps=steps, num_learners=learners)
+            judge.of_run(
+                run.folder,
+                total_env_steps=self.config.total_env_steps,
+                stop_after_seconds=self.config.stop_after_seconds,
+                num_learners=self.config.num_learners,
+            )
             for run in self.runs
         ]
         self.values, missing = judge.means(worth)
         if missing:
             self.failure = f"not every run has recorded the objective {missing}: " + (
-                "no policy was evaluated; set evaluation.every_seconds lower, in another sweep"
+                "no policy was evaluated; if its last evaluation was interrupted, delete the run's folder and type the same "
+                "command again; otherwise set evaluation.every_seconds lower, in another sweep"
                 if missing == "evaluation"
                 else "no training episode ended; set total_env_steps higher, in another sweep"
             )

@@ -60,7 +60,9 @@ def gpus_of(maker: str, root: Path = Path("/")) -> list[str]:
 def visible_gpus(root: Path = Path("/")) -> list[str]:
     """Return the GPUs that torch will see in this process, by what CUDA_VISIBLE_DEVICES calls them."""
     backend = torch_backend()
-    return gpus_of(backend, root) if backend else []
+    if not backend or not count_gpus(backend, root):  # whatever the variable names
+        return []
+    return gpus_of(backend, root)
 
 
 def unused_gpus(root: Path = Path("/")) -> str:

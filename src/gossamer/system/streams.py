@@ -44,13 +44,14 @@ class _Output(io.FileIO):
         """Write all that can be; a pipe that nobody reads raises if it is to."""
         view = memoryview(data).cast("B")  # pyright: ignore[reportArgumentType] - whatever a buffer holds
         begin = 0
-        while self.lost is None and begin < len(view):
+        while begin < len(view):
             try:
                 written = super().write(view[begin:])
             except OSError as error:
                 if self._breaks and isinstance(error, BrokenPipeError):
                     raise
-                self.lost = error
+                self.lost = error  # but the next text may find room
+                break
             else:
                 begin += written or 0
                 if written is None:

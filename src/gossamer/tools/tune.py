@@ -100,6 +100,10 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
             best, best_rate = {**best, **changes}, rate
             if first in TUNABLE:
                 kept_rate = rate
+    if config.num_learners > 1 and not TUNABLE.isdisjoint(
+        best
+    ):  # or what was tried beside them would be taken for one learner's
+        best = {**_as_changes(config), **best}
     _keep(config, best, rates, {"default": first_rate, "tuned": kept_rate})
     if not best:
         _say("nothing that was tried is faster than the defaults; no preset written")

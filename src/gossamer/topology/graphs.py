@@ -375,12 +375,18 @@ def contraction(turns: tuple[Weights, ...]) -> float:
 
 
 def outer_contraction(
-    turns: tuple[Weights, ...], mixings: int, momentum: float, rate: float, *, nesterov: bool
+    turns: tuple[Weights, ...],
+    mixings: int,
+    momentum: float,
+    rate: float,
+    *,
+    nesterov: bool,
+    mixes_u: bool = False,
 ) -> float:
     """Return the factor per version by which mixing and an outer step shrink disagreement; above 1 they let it grow.
 
     They do with momentum where a graph has directed cycles: its matrix has complex eigenvalues, which momentum turns
-    further. The largest |eigenvalue| but that of consensus of the map of (parameters, learning rate * u), per version.
+    further. The largest |eigenvalue| but those of consensus of the map of (parameters, learning rate * u), per version.
 
     Args:
         turns: matrices that mixings take in turn.
@@ -388,6 +394,7 @@ def outer_contraction(
         momentum: of the outer step.
         rate: likewise.
         nesterov: likewise.
+        mixes_u: u is mixed as parameters are.
     """
     import numpy as np
 
@@ -400,12 +407,13 @@ def outer_contraction(
         for i in range(version * mixings, (version + 1) * mixings):
             mixed = matrices[i % len(turns)] @ mixed
         left = one - mixed
-        step = np.block(
-            [[one - (own + of_u) * left, -of_u * momentum * one], [left, momentum * one]]
-        )
+        u = momentum * (mixed if mixes_u else one)
+        step = np.block([[one - (own + of_u) * left, -of_u * u], [left, u]])
         product = step @ product
-    eigenvalues = np.linalg.eigvals(product)
-    others = np.delete(eigenvalues, np.argmin(np.abs(eigenvalues - 1.0)))
+    others = np.linalg.eigvals(product)
+    # In consensus the mean of the parameters stays, and that of u falls by the momentum.
+    for agreed in (1.0, momentum**versions):
+        others = np.delete(others, np.argmin(np.abs(others - agreed)))
     return float(np.abs(others).max()) ** (1.0 / versions)
 
 

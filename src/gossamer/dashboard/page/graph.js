@@ -35,7 +35,7 @@ export function linkFacts(edge, directed) {
     title: directed ? `From learner ${edge.from} to ${edge.to}` : `Learners ${edge.from} and ${edge.to}`,
     facts: [
       ["Weight", typeof edge.weight === "number" ? percent(edge.weight) : NONE],
-      ["Staleness", typeof edge.staleness_updates === "number" ? `${number(edge.staleness_updates)} updates` : NONE],
+      ["Staleness", typeof edge.staleness_updates === "number" ? `${number(edge.staleness_updates)} mixings` : NONE],
       ["Last message", typeof edge.seconds_since === "number" ? `${duration(edge.seconds_since)} before` : NONE],
     ],
   };

@@ -221,7 +221,7 @@ export class Learners {
       bar("Return", number(meaning.low), number(meaning.high), (share) => scale(share, 0, 1)),
       ...(many
         ? [
-            bar("Staleness of a link", "0", `${count(meaning.stale)} updates`, (share) => staleness(share, 1)),
+            bar("Staleness of a link", "0", `${count(meaning.stale)} mixings`, (share) => staleness(share, 1)),
             el("span", { class: "quiet" }, `Width of a link: weight. Rim of a learner: disagreement${meaning.disagreement > 0 ? `, full at ${number(meaning.disagreement)}` : ""}.`),
           ]
         : [el("span", { class: "quiet" }, unbroken("This run has no links. Learners that talk: gossamer train CartPole-v1 topology:gossip --num-learners 4"))]),

@@ -24,8 +24,9 @@ export function readView(params) {
   };
 }
 
+// Seconds of the clock have ten digits before the point.
 function digits(value) {
-  return Number(value.toPrecision(9));
+  return Number(value.toPrecision(13));
 }
 
 /** Write that part back, what is as usual left out. */

@@ -45,7 +45,7 @@ export function withoutRun(id) {
 // As the command tells it: by the pace since the first update, or of what a time limit has left; null: not known.
 function secondsLeft(run) {
   const steps = run.steps_per_second > 0 && run.total_env_steps ? (run.total_env_steps - run.env_steps) / run.steps_per_second : Infinity;
-  const limit = run.stop_after_seconds > 0 ? run.stop_after_seconds - run.seconds : Infinity;
+  const limit = run.stop_after_seconds > 0 && typeof run.seconds === "number" ? run.stop_after_seconds - run.seconds : Infinity;
   const left = Math.min(steps, limit);
   return Number.isFinite(left) && left >= 0 ? left : null;
 }

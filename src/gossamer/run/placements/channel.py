@@ -50,6 +50,11 @@ class Channel(Generic[Heard]):
         self._descriptors: deque[int] = deque()
         self.closed = False
 
+    @property
+    def is_sending(self) -> bool:
+        """Whether a message is on its way: one end sends for as long as the other, which may be suspended, does not read."""
+        return self._sending.locked()
+
     def send(self, message: Message) -> None:
         """Send a message.
 

@@ -67,13 +67,21 @@ class _Watched(Watched):
 
     def __init__(self, channel: Channel[Any], boxes: Mailboxes, rank: int):
         self._channel, self._boxes, self._rank = channel, boxes, rank
+        self._held_up = 0
 
     def say(self, text: str) -> None:
         with suppress(OSError):  # the supervisor is gone
             self._channel.send(Notice(text))
 
     def look(self) -> None:
-        self._boxes.headers[self._rank][BEATS] = sum(sign.own() for sign in all_signs())
+        signs = all_signs()
+        if (
+            self._channel.is_sending
+        ):  # to a supervisor that is suspended, or at its caller's, for as long as it likes
+            self._held_up += 1
+            for sign in signs:
+                sign.echoes += 1
+        self._boxes.headers[self._rank][BEATS] = sum(sign.own() for sign in signs) + self._held_up
 
 
 def _need_gpu(channel: Channel[Any], plan: Plan, machine: str) -> None:

@@ -69,7 +69,7 @@ class TeamMemory(NamedTuple):
 
     def read(self, asked: Collect, held: int, into: Sequence[Tensor]) -> int | None:
         """Copy the parameters to act with as asked; return their version, None if the one that is held acts on."""
-        if asked.version == held:
+        if 0 <= asked.version == held:  # below 0 the newest are asked for, and none are held
             return None
         newer = range(held + 1, FAR)
         one = range(asked.version, asked.version + 1)

@@ -217,8 +217,8 @@ class Agent:
             events = [self._events.popleft() for _ in range(len(self._events))]
         now = time.monotonic()
         policies = None
-        # Everyone's is there once all are ready.
-        urgent = any(isinstance(event, Ready | Snapshot) for event in events)
+        # Everyone's is there once all are ready, and the last with what ends.
+        urgent = any(isinstance(event, Ready | Snapshot | Done) for event in events)
         if urgent or now - self._told_policies >= self._policy_seconds:
             policies = self._policies.letter(life=False)
             self._told_policies = now
