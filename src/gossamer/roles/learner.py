@@ -404,9 +404,7 @@ class Learner:
         self._state.load_state_dict(without_prefix(state, "algorithm."), place)
         self.replay.load_state_dict(without_prefix(state, "replay."))
         if place is None and not getattr(self._algorithm, "target_kl_nats", 0.0):
-            self._state.lr_scale = (
-                1.0  # of a session that adapted the rate, which nobody would take back
-            )
+            self._state.lr_scale = 1.0  # nobody would take back what was adapted before
         self._load_optimizer(state)
         self.outer_step.load_state_dict(without_prefix(state, "outer."))
         for name in ("update", "version", "env_steps", "nonfinite_updates"):

@@ -110,7 +110,9 @@ export class Chart {
     this.#view = view;
     this.#reset.hidden = !view.zoom && !view.yZoom;
     const points = lines.reduce((sum, line) => sum + line.y.filter((value) => value !== null).length, 0);
-    this.note(points ? "" : "No rows yet.");
+    // Rows of episodes tell env steps and seconds, and no updates.
+    const untold = view.xKind === "updates" && lines.length > 0 && lines.every((line) => line.metric === "episode/return");
+    this.note(points ? "" : untold ? "Episodes are not told by updates: choose another x axis." : "No rows yet.");
     this.#sampled(lines.some((line) => line.exact === false));
     const dropped = undrawable(lines, view);
     this.#dropped.hidden = dropped === 0;
