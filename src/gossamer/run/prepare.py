@@ -14,7 +14,9 @@ from gossamer.build.preflight import (
     refuse_what_a_gpu_cannot_hold,
     refuse_what_memory_cannot_hold,
 )
+from gossamer.build.unused_settings import unused_in_words
 from gossamer.config import TrainConfig, to_dict
+from gossamer.config.layers import COMMAND_LINE
 from gossamer.envs.registry import masked_as, may_mask, read_spec, try_to_repeat
 from gossamer.machine import same_folder, this_machine
 from gossamer.record.folder import RunFolder
@@ -85,8 +87,8 @@ class Prepared:
     """The settings under which its checkpoint was learnt; empty: it is new."""
     state: RunState | None
     """That is continued from; of its tensors those of learners in this process."""
-    replays: list[str]
-    """What replays take up, in lines for the user."""
+    told: list[str]
+    """Lines for the user: what was asked for and changes nothing, and what replays take up."""
     tried: bool
     """Whether it is known if environments come back after a resume."""
     remark: str
@@ -160,7 +162,9 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
     if checkpoint is not None:  # what learners' processes will load of it
         everyone = range(config.num_learners)
         checkpoint = checkpoint.only(tensors_of(everyone, replays=config.checkpoint_replay))
-    replays = refuse_what_memory_cannot_hold(here, spec, plan, processes, checkpoint, torso)
+    told = refuse_what_memory_cannot_hold(here, spec, plan, processes, checkpoint, torso)
+    typed = {name for name, label in asked.layers.items() if label.startswith(COMMAND_LINE)}
+    told = [*unused_in_words(config, spec, typed), *told]
     refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
     if state is not None:
         config = replace(config, init_from=str(before.get("init_from") or ""))
@@ -172,7 +176,7 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
                 f"the policy of {source.shown} computes something else with {', '.join(changed)}"
             )
         config = replace(config, init_from=str(source.path.resolve()))
-    return Prepared(config, spec, plan, folder, before, state, replays, tried, remark, home)
+    return Prepared(config, spec, plan, folder, before, state, told, tried, remark, home)
 
 
 def _try_environment(

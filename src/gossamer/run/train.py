@@ -248,7 +248,7 @@ def _train_locked(asked: Asked, watch: Watch) -> TrainResult:
             if not asked.quiet:
                 print(prepared.told)
             return TrainResult(prepared.folder, prepared.summary)
-        for line in prepared.replays if not asked.quiet else ():
+        for line in prepared.told if not asked.quiet else ():
             print(line, flush=True)  # before any is made
         return _Session(asked, prepared, watch).run()
     finally:
@@ -489,7 +489,7 @@ class _Session:
             * (plan.actors > 0),
             unused_gpus() if config.device == "auto" and plan.device == "cpu" else "",
         )
-        for line in self.prepared.replays:  # shown before
+        for line in self.prepared.told:  # shown before
             with suppress(OSError):
                 self.folder.log(line)
         self._say(

@@ -1,0 +1,115 @@
+"""Settings that somebody asked for and that change nothing in this run, with what leaves them without effect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gossamer.system.reading import clipped
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from gossamer.config import TrainConfig
+    from gossamer.spec import EnvSpec
+
+
+def unused_in_words(config: TrainConfig, spec: EnvSpec, asked: Collection[str]) -> list[str]:
+    """Return a line for each reason why something that was asked for changes nothing.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        asked: dotted names of the settings that somebody typed.
+    """
+    lines: list[str] = []
+    for names, why in _unused(config, spec):
+        typed = (name for name in names if name in asked)
+        if idle := [f"{name} {_shown(config, name)}" for name in typed]:
+            change = "changes" if len(idle) == 1 else "change"
+            lines.append(f"{' and '.join(idle)} {change} nothing: {why}")
+    return lines
+
+
+def _shown(config: TrainConfig, name: str) -> str:
+    value: Any = config
+    for part in name.split("."):
+        value = value[int(part)] if part.isdecimal() else getattr(value, part)
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return clipped(" ".join(map(str, value)) if isinstance(value, tuple) else str(value), 60)
+
+
+def _unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str]]:
+    """Yield names of settings that change nothing, and why."""
+    yield from _of_optimizer(config)
+    yield from _of_network(config, spec)
+    policy = config.policy
+    if not policy.normalize_obs:
+        names = ["policy.obs_clip", "policy.pixel_std_floor", "policy.normalize_steps"]
+        yield names, "policy.normalize_obs is off"
+    if config.placement != "cluster":
+        names = [f"cluster.{x}" for x in vars(config.cluster)]
+        yield names, f"placement is {config.placement}, not cluster"
+    if config.lag in ("0", "1"):
+        at = config.replays.index(config.queue)
+        yield (
+            [f"replays.{at}.capacity"],
+            f"only with lag free may trajectories wait, and lag is {config.lag}",
+        )
+    if len(config.replays) == 1:
+        yield ["prefetch_batches"], "nothing is replayed"
+    if not config.evaluation.every_seconds:
+        names = [f"evaluation.{x}" for x in vars(config.evaluation) if x != "every_seconds"]
+        yield names, "evaluation.every_seconds is 0, so nothing is evaluated"
+
+
+def _of_optimizer(config: TrainConfig) -> Iterator[tuple[list[str], str]]:
+    optimizer = config.optimizer
+    if optimizer.name.startswith("rmsprop"):
+        names = ["optimizer.beta1", "optimizer.beta2"]
+        yield names, f"optimizer.name is {optimizer.name}, which has a decay and a momentum"
+    else:
+        yield ["optimizer.decay"], f"optimizer.name is {optimizer.name}, which has beta2"
+    if optimizer.schedule != "polynomial":
+        yield (
+            ["optimizer.schedule_power"],
+            f"optimizer.schedule is {optimizer.schedule}, not polynomial",
+        )
+    if optimizer.schedule == "constant":
+        yield ["optimizer.schedule_end"], "optimizer.schedule is constant"
+
+
+def _of_network(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str]]:
+    policy = config.policy
+    if policy.core == "none":
+        names = ["core_size", "core_layers", "forget_bias", "head_sizes", "tile_size"]
+        yield (
+            [f"policy.{x}" for x in names],
+            "policy.core is none, so there are no recurrent layers",
+        )
+    if not spec.sees_one or policy.encoders or ":" in policy.torso:
+        return  # a leaf of its own kind may use any of them
+    pixels = spec.leaf.kind == "pixels"
+    torso = policy.torso
+    if torso == "auto":
+        torso = "nature" if pixels else "mlp"
+    why = f"policy.torso is {torso}"
+    yield ["policy.join_size"], "observations are one array"
+    if torso == "mlp":
+        yield ["policy.fc_size", "policy.last_filters"], why
+        if policy.core != "none" and not spec.leaf.tiles:
+            yield ["policy.tile_size"], "observations are no grid of symbols"
+    else:
+        names = ["policy.hidden_sizes"]
+        names += ["policy.separate_value"] * (policy.core == "none")
+        names += ["policy.activation"] * (policy.core == "none" or not policy.head_sizes)
+        names += ["policy.last_filters"] * (torso != "nature")
+        yield names, why
+    if policy.core != "none":
+        yield (
+            ["policy.separate_value"],
+            f"policy.core is {policy.core}, whose output value and actions share",
+        )
+    if policy.normalize_obs:
+        name = "policy.obs_clip" if pixels else "policy.pixel_std_floor"
+        yield [name], f"observations are {'images' if pixels else 'no images'}"

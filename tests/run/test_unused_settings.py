@@ -1,0 +1,99 @@
+"""What was typed and changes nothing is told, and nothing else: runs with it and without it say whether that is true."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from runs import log_of, state_of
+from sessions import QUICK
+
+from gossamer import cli
+
+CART, PONG = "CartPole-v1", "PongNoFrameskip-v4"
+SMALL_PONG = ["--num-envs=2", "--policy.fc-size=16", "--policy.normalize-steps=64"]
+
+
+def told_by(folder: Path, *words: str) -> list[str]:
+    """Train, and return what is told of settings that change nothing."""
+    env_id, *others = words
+    own = SMALL_PONG if env_id == PONG else []
+    common = ["--placement=inline", "--total-env-steps=128", "--checkpoint-every-seconds=0"]
+    cli.main(["train", env_id, *QUICK, *common, *own, *others, f"--run-folder={folder}"])
+    return [line for line in log_of(folder) if " nothing: " in line]
+
+
+def same(one: Path, other: Path) -> bool:
+    a, b = state_of(one), state_of(other)
+    return a.keys() == b.keys() and all(
+        a[name].shape == b[name].shape and torch.equal(a[name], b[name]) for name in a
+    )
+
+
+@pytest.mark.parametrize(
+    ("base", "typed", "why"),
+    [
+        ([CART], ["--policy.core-size=32"], "policy.core is none"),
+        ([CART], ["--policy.head-sizes=32", "--policy.forget-bias=4"], "policy.core is none"),
+        ([CART], ["--policy.fc-size=32", "--policy.last-filters=32"], "policy.torso is mlp"),
+        ([CART], ["--policy.pixel-std-floor=3"], "observations are no images"),
+        ([CART, "--policy.normalize-obs=false"], ["--policy.obs-clip=0.1"], "normalize_obs is off"),
+        ([CART, "--policy.core=gru"], ["--policy.separate-value=false"], "policy.core is gru"),
+        ([CART, "--policy.core=lstm"], ["--policy.tile-size=4"], "no grid of symbols"),
+        ([CART], ["--optimizer.decay=0.5"], "optimizer.name is adam"),
+        (
+            [CART, "--optimizer.name=rmsprop"],
+            ["--optimizer.beta1=0.5"],
+            "optimizer.name is rmsprop",
+        ),
+        ([CART, "--optimizer.schedule=linear"], ["--optimizer.schedule-power=3"], "is linear"),
+        ([CART], ["--optimizer.schedule-end=0.5"], "optimizer.schedule is constant"),
+        ([CART, "--lag=0"], ["--replays.0.capacity=4"], "lag is 0"),
+        ([CART], ["--prefetch-batches=3"], "nothing is replayed"),
+        ([CART], ["--cluster.gpus-per-learner=1"], "placement is inline"),
+        ([CART], ["--evaluation.episodes=3"], "evaluation.every_seconds is 0"),
+        ([PONG], ["--policy.obs-clip=0.1"], "observations are images"),
+        (
+            [PONG, "--policy.torso=a3c"],
+            ["--policy.hidden-sizes=8", "--policy.activation=relu", "--policy.last-filters=8"],
+            "policy.torso is a3c",
+        ),
+    ],
+)
+def test_what_changes_nothing_is_told(
+    tmp_path: Path, base: list[str], typed: list[str], why: str
+) -> None:
+    assert told_by(tmp_path / "without", *base) == []
+    (line,) = told_by(tmp_path / "with", *base, *typed)
+    names = [word.partition("=")[0].removeprefix("--").replace("-", "_") for word in typed]
+    assert all(name in line for name in names)
+    assert why in line
+    assert same(tmp_path / "without", tmp_path / "with")
+
+
+@pytest.mark.parametrize(
+    ("base", "typed"),
+    [
+        ([CART, "--policy.core=lstm"], ["--policy.core-size=32", "--policy.head-sizes=8"]),
+        ([CART], ["--policy.separate-value=false"]),
+        ([CART], ["--policy.obs-clip=0.1"]),
+        ([CART, "--optimizer.name=rmsprop"], ["--optimizer.decay=0.5"]),
+        ([CART], ["--optimizer.beta1=0.5"]),
+        (
+            [CART, "--optimizer.schedule=polynomial"],
+            ["--optimizer.schedule-power=3", "--optimizer.schedule-end=0.5"],
+        ),
+        ([PONG, "--policy.core=lstm", "--policy.head-sizes=8"], ["--policy.activation=relu"]),
+    ],
+)
+def test_what_changes_something_is_not(tmp_path: Path, base: list[str], typed: list[str]) -> None:
+    assert told_by(tmp_path / "without", *base) == []
+    assert told_by(tmp_path / "with", *base, *typed) == []
+    assert not same(tmp_path / "without", tmp_path / "with")
+
+
+def test_a_file_may_hold_what_some_runs_do_not_use(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text("[policy]\ncore_size = 32\n")
+    assert told_by(tmp_path / "run", CART, f"--config={file}") == []
