@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from scored_runs import evaluation_row, make_run
 
+from gossamer.compare.grouping import group_by_settings
 from gossamer.compare.protocols import refuse_mixed
 from gossamer.compare.reading import ComparedRun, read_curve, read_run, read_runs
 from gossamer.errors import ConfigError
@@ -33,6 +34,36 @@ def test_a_run_is_read(tmp_path: Path) -> None:
     assert (run.score("evaluation"), run.score("training")) == (25, 30)
     assert (run.env_steps, run.seconds) == (3000, 3)
     np.testing.assert_array_equal(run.curve.value, [10, 20, 30])
+
+
+def test_a_setting_that_came_later_sets_no_seeds_apart(tmp_path: Path) -> None:
+    """A run of an older version lacks it, and may have one that is gone; it trained as the default has it now."""
+    words = ["algorithm:vtrace", "--replay-ratio", "1", "--optimizer.outer-rate"]
+    runs = [make_run(tmp_path, name, [*words, x]) for name, x in zip("abc", "115", strict=True)]
+    saved = json.loads((runs[0] / "config.json").read_text())
+    del saved["optimizer"]["outer_rate"], saved["algorithm"]["clip_pg_rho"]
+    del saved["replays"][1]["shared"], saved["prefetch_batches"]
+    (runs[0] / "config.json").write_text(json.dumps({**saved, "compile": False}))
+    old, new, other = (read_run(run).settings for run in runs)
+    assert old == new
+    found = group_by_settings([old, new, other])
+    assert found.members == ((0, 1), (2,))
+    assert found.by == ("optimizer.outer_rate",)
+
+
+def test_settings_of_an_own_part_are_left_as_they_are(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "a")
+    saved = json.loads((run / "config.json").read_text())
+    saved["algorithm"] = {"name": "no_such_module:Mine", "width": 3}
+    saved["topology"] = "damaged"
+    (run / "config.json").write_text(json.dumps(saved))
+    settings = read_run(run).settings
+    told = {name: x for name, x in settings.items() if name.startswith(("algorithm", "topology"))}
+    assert told == {
+        "algorithm.name": "no_such_module:Mine",
+        "algorithm.width": 3,
+        "topology": "damaged",
+    }
 
 
 def test_the_last_evaluation_of_the_last_policy_counts(tmp_path: Path) -> None:

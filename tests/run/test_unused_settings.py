@@ -50,6 +50,11 @@ def same(one: Path, other: Path) -> bool:
         ([CART, "--optimizer.schedule=linear"], ["--optimizer.schedule-power=3"], "is linear"),
         ([CART], ["--optimizer.schedule-end=0.5"], "optimizer.schedule is constant"),
         ([CART, "--lag=0"], ["--replays.0.capacity=4"], "lag is 0"),
+        (
+            [CART, "algorithm:vtrace", "--replay-ratio=1", "--replays.1.capacity=16"],
+            ["--replays.1.capacity-steps=64"],
+            "replays.1.capacity is 16",
+        ),
         ([CART], ["--prefetch-batches=3"], "nothing is replayed"),
         ([CART], ["--cluster.gpus-per-learner=1"], "placement is inline"),
         ([CART], ["--evaluation.episodes=3"], "evaluation.every_seconds is 0"),

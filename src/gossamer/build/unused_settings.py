@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gossamer.replay.selectors.base import Selector
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ def _unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str
             [f"replays.{at}.capacity"],
             f"only with lag free may trajectories wait, and lag is {config.lag}",
         )
+    for i, replay in enumerate(config.replays):
+        if isinstance(replay, Selector) and replay.capacity is not None:
+            why = f"replays.{i}.capacity is {replay.capacity} (--replays.{i}.capacity none takes that back)"
+            yield [f"replays.{i}.capacity_steps"], why
     if len(config.replays) == 1:
         yield ["prefetch_batches"], "nothing is replayed"
     if not config.evaluation.every_seconds:

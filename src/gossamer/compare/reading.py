@@ -12,6 +12,7 @@ import numpy as np
 from gossamer.compare.curves import WINDOW, Curve
 from gossamer.compare.protocols import protocol_facts
 from gossamer.config.layers import explicit
+from gossamer.config.saved_settings import completed
 from gossamer.config.tree import flatten
 from gossamer.errors import ConfigError
 from gossamer.record.exits import state_of
@@ -102,7 +103,7 @@ def read_run(path: Path, files: Reader | None = None, *, climbs: bool = False) -
         raise ConfigError(f"{path}: {error}") from None
     layers = table_in(files, "layers.json")
     told = _read_rows(files)
-    settings = dict(flatten(saved))
+    settings = dict(flatten(completed(saved)))  # runs of two versions may be seeds of one thing
     independent = settings.get("topology.name") == "single"
     size = whole(settings.get("num_learners")) or 1
     num_learners = size if independent else 1

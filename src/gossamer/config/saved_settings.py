@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from gossamer.config import own_parts
 from gossamer.config.files import config_layer
 from gossamer.config.names import entries_of, nested
-from gossamer.config.tree import to_tree
+from gossamer.config.suggestions import REMOVED
+from gossamer.config.train_config import TrainConfig
+from gossamer.config.tree import fields_of, member_name, members, to_tree
+from gossamer.config.values import is_list, is_mapping
 from gossamer.errors import ConfigError
 from gossamer.policies.settings import LIKE, PolicyConfig
 from gossamer.record.origin import began_here, is_found
@@ -91,6 +95,39 @@ def settings_of_policy(run: str | os.PathLike[str]) -> dict[str, Any]:
     # Values would be predicted in other units if only one of the two runs normalised them.
     normed = entries_of(saved.get("algorithm")).get("value_norm") is True
     return {"policy": policy, "algorithm": {"value_norm": normed}}
+
+
+def completed(saved: Tree) -> dict[str, Any]:
+    """Return saved settings in the form of today's version: one that their version did not have is as it was before.
+
+    Nothing is imported, and what is damaged stays as it is.
+    """
+    known = {name: x for name, x in saved.items() if name not in REMOVED}
+    return _completed((TrainConfig,), known)
+
+
+def _completed(kinds: Sequence[type], section: Any) -> Any:
+    """Return a section with the settings that its kind has by default; of a class of the user's as it is."""
+    if not isinstance(section, Mapping):
+        return section
+    found = dict(cast("Tree", section))
+    kind = next((x for x in kinds if member_name(x) in (None, found.get("name"))), None)
+    if kind is None or not own_parts.is_ours(kind):
+        return found
+    for name, field in fields_of(kind).items():
+        below, value = members(field.annotation), found.get(name)
+        if name not in found:
+            found[name] = to_tree(field.default)
+        elif is_list(field.annotation) and isinstance(value, list):
+            found[name] = (
+                [_completed(below, x) for x in cast("list[Any]", value)] if below else value
+            )
+        elif is_mapping(field.annotation) and isinstance(value, Mapping):
+            entries = cast("Tree", value).items()
+            found[name] = {x: _completed(below, entry) for x, entry in entries}
+        elif below:
+            found[name] = _completed(below, value)
+    return found
 
 
 def code_in(settings: Tree) -> dict[str, str]:
