@@ -64,7 +64,9 @@ def _unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str
     if len(config.replays) == 1:
         yield ["prefetch_batches"], "nothing is replayed"
     if not config.evaluation.every_seconds:
-        names = [f"evaluation.{x}" for x in vars(config.evaluation) if x != "every_seconds"]
+        # Which tasks are held out matters to `gossamer eval` too.
+        others = {*vars(config.evaluation)} - {"every_seconds", "held_out_tasks"}
+        names = [f"evaluation.{x}" for x in sorted(others)]
         yield names, "evaluation.every_seconds is 0, so nothing is evaluated"
 
 
