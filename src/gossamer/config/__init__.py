@@ -22,6 +22,7 @@ from gossamer.config.names import nested as nested
 from gossamer.config.own_parts import refuse_unimportable as refuse_unimportable
 from gossamer.config.saved_settings import code_in as code_in
 from gossamer.config.saved_settings import in_python as in_python
+from gossamer.config.saved_settings import learnt_with as learnt_with
 from gossamer.config.saved_settings import saved_settings as saved_settings
 from gossamer.config.show import show_config as show_config
 from gossamer.config.train_config import EvaluationConfig as EvaluationConfig

@@ -15,13 +15,14 @@ from gossamer.config.values import is_list, is_mapping
 from gossamer.errors import ConfigError
 from gossamer.policies.settings import LIKE, PolicyConfig
 from gossamer.record.origin import began_here, is_found
-from gossamer.system.reading import clipped
+from gossamer.system.reading import clipped, mapping
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
     from gossamer.config.tree import Tree
+    from gossamer.record.folder import RunFolder
 
 
 def in_python(name: str, value: str) -> str:
@@ -84,7 +85,7 @@ def settings_of_policy(run: str | os.PathLike[str]) -> dict[str, Any]:
     """
     from gossamer.record.folder import RunFolder  # loads what --help does not need
 
-    saved = RunFolder.open(run).read_settings()
+    saved = learnt_with(RunFolder.open(run))
     policy, code = entries_of(saved.get("policy")), code_in({"policy": saved.get("policy")})
     if any(name.startswith("policy.encoders") for name in code):
         policy.pop("encoders", None)
@@ -95,6 +96,15 @@ def settings_of_policy(run: str | os.PathLike[str]) -> dict[str, Any]:
     # Values would be predicted in other units if only one of the two runs normalised them.
     normed = entries_of(saved.get("algorithm")).get("value_norm") is True
     return {"policy": policy, "algorithm": {"value_norm": normed}}
+
+
+def learnt_with(folder: RunFolder) -> dict[str, Any]:
+    """Return the settings of a run under which its last checkpoint was saved: a later session may have saved none."""
+    try:
+        state = folder.checkpoints().load("last", lambda _: False).state
+    except ConfigError:  # told by whoever needs its parameters
+        state = {}
+    return {**mapping(state.get("settings"))} or folder.read_settings()
 
 
 def completed(saved: Tree) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gossamer.build.evaluation_tasks import training_tasks
@@ -23,8 +24,9 @@ from gossamer.run.checkpoint_contents import (
     facts_of,
     policy_of,
 )
+from gossamer.run.resumed_settings import COMPUTED
 from gossamer.system.devices import cpu_by_default
-from gossamer.system.reading import clipped, quoted, visible
+from gossamer.system.reading import clipped, mapping, quoted, visible
 from gossamer.topology.base import blend
 
 if TYPE_CHECKING:
@@ -218,12 +220,37 @@ def policy_and_checkpoint(
     ):  # the first task of training, for programs that play without gossamer's evaluation
         interface.environment["task_seed"] = training_tasks(config, spec).seed_of(0)
     checkpoint = _read_weights(folder, which)
+    config = _learnt_with(config, checkpoint)
     refuse_misfit(config, spec, SavedPolicy.of(checkpoint), torso)
     policy = build_trained_policy(config, spec, interface, torso)
     put_weights(policy, saved_policy(checkpoint, learner))
     for warning in checkpoint.warnings:
         print(f"gossamer: {visible(warning)}", file=sys.stderr)
     return policy.requires_grad_(False).eval(), checkpoint
+
+
+def _learnt_with(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
+    """Return settings under which a checkpoint's parameters compute what they have learnt to.
+
+    The run's may be those of a later session, which need not have saved anything.
+    """
+    own = mapping(
+        checkpoint.state.get("settings")
+    )  # the best policy has none: it is dropped where they change
+    policy = {
+        name: x for name, x in mapping(own.get("policy")).items() if f"policy.{name}" in COMPUTED
+    }
+    normed = mapping(own.get("algorithm")).get("value_norm", config.algorithm.value_norm)
+    try:
+        read = from_dict({"policy": policy, "algorithm": {"name": "vtrace", "value_norm": normed}})
+    except ConfigError as error:
+        raise ConfigError(f"{checkpoint.path} is damaged: {error}") from None
+    changed = {name: getattr(read.policy, name) for name in policy}
+    return replace(
+        config,
+        policy=replace(config.policy, **changed),
+        algorithm=replace(config.algorithm, value_norm=read.algorithm.value_norm),
+    )
 
 
 def whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> int | str | None:

@@ -11,7 +11,7 @@ from gossamer.config import to_dict
 from gossamer.errors import ConfigError
 from gossamer.record.readers import FolderReader, table_in
 from gossamer.replay.replay import columns_lost
-from gossamer.run.resumed_settings import episodes_changed, sums_changed
+from gossamer.run.resumed_settings import episodes_changed, scores_changed, sums_changed
 from gossamer.system.prefixes import without_prefix
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def known_to_differ(folder: RunFolder) -> str | None:
 def with_changes(
     state: RunState, config: TrainConfig, plan: Plan, before: Mapping[str, Any]
 ) -> RunState:
-    """Return a run's state that says which changed settings let its episodes begin anew.
+    """Return a run's state that says which changed settings let its episodes begin anew, without scores that compare no more.
 
     To play an episode again under other limits would take an environment past an end that the run knows of, or leave
     it at one that the run does not know of.
@@ -45,8 +45,13 @@ def with_changes(
         plan: to continue with.
         before: the run's settings until then, if the state does not say.
     """
-    found = list(episodes_changed(state.settings or before, to_dict(config), state.plan, plan))
-    return msgspec.structs.replace(state, begins_anew=found)
+    before, after = state.settings or before, to_dict(config)
+    found = list(episodes_changed(before, after, state.plan, plan))
+    policies = state.policies
+    if [*scores_changed(before, after, state.plan, plan)]:
+        # The learner that was best under the old settings would be the run's policy until all are evaluated again.
+        policies = msgspec.structs.replace(policies, scores=[], best_learner=None)
+    return msgspec.structs.replace(state, begins_anew=found, policies=policies)
 
 
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:
