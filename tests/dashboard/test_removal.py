@@ -1,0 +1,37 @@
+"""A run is removed, and no folder that has got its name meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from scored_runs import make_run
+
+from gossamer.dashboard.removal import remove_run
+from gossamer.dashboard.root import Root
+from gossamer.errors import ConfigError
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(x.relative_to(folder)): x.read_bytes() for x in folder.rglob("*") if x.is_file()}
+
+
+def test_another_run_that_has_taken_the_name_meanwhile_is_not_deleted(tmp_path: Path) -> None:
+    """The user has looked at one run, and somebody moves another one there while it is deleted."""
+    asked = make_run(tmp_path, "run", returns=(1.0,))
+    other = make_run(tmp_path, "other", returns=(500.0,))
+    before, of_other = content(asked), content(other)
+
+    @contextmanager
+    def moved_meanwhile() -> Generator[None]:
+        asked.rename(tmp_path / "kept")
+        other.rename(tmp_path / "run")
+        yield
+
+    with pytest.raises(ConfigError, match="another folder has taken its name, and nothing was del"):
+        remove_run(Root(tmp_path), "run", moved_meanwhile())
+    assert content(tmp_path / "run") == of_other
+    assert content(tmp_path / "kept") == before
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["kept", "run"], "under no hidden name"

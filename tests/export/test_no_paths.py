@@ -1,0 +1,41 @@
+"""A folder that is made to be published names no place on the machine where the policy was trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gossamer
+from gossamer import cli
+
+# One process imports what exports to ONNX, which takes seconds.
+pytestmark = pytest.mark.xdist_group("export")
+
+
+def test_the_folder_of_a_replay_on_disk_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    disk = tmp_path / "somebody's disk"
+    disk.mkdir()
+    settings = {
+        "placement": "inline",
+        "evaluation.every_seconds": 0,
+        "num_envs": 4,
+        "unroll_length": 8,
+        "total_env_steps": 128,
+        "policy.hidden_sizes": [8],
+        "algorithm": "vtrace",
+        "replays": [
+            {"name": "queue", "fraction": 0.5},
+            {"name": "uniform", "fraction": 0.5, "capacity_steps": 256, "path": str(disk)},
+        ],
+    }
+    run = gossamer.train("CartPole-v1", run_folder="run", quiet=True, **settings)
+    words = ["export", str(run.folder), "--format", "hub", "--output", "card", "--episodes", "0"]
+    assert cli.main(words) == 0
+    for name in ("config.json", "README.md"):
+        text = (tmp_path / "card" / name).read_text()
+        assert disk.name not in text, name
+        assert str(tmp_path) not in text, name
