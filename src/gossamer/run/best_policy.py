@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 EXPLAINED_AFTER_SECONDS = 2.0
 """A confirmation at the end of a run that takes longer is told of."""
+FEWEST_EPISODES = 8
+"""Of a contest that ends before all are played: a policy far ahead in fewer was often lucky, and its mean would be its score."""
 
 
 class BestPolicy:
@@ -137,7 +139,8 @@ class BestPolicy:
                 candidate, best = self._earned[0].plus(candidate), self._earned[1].plus(best)
             if len(candidate.returns) < self._confirm_episodes:
                 ahead = candidate.minus(best)
-                if not abs(ahead.mean) > ahead.half_width:  # which may be NaN
+                is_clear = abs(ahead.mean) > ahead.half_width  # either may be NaN
+                if len(candidate.returns) < FEWEST_EPISODES or not is_clear:
                     self._earned = candidate, best
                     return
         self._earned = None

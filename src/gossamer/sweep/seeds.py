@@ -19,7 +19,7 @@ from gossamer.record.exits import exit_of
 from gossamer.record.files import LOCK, take_lock, write_text
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
-from gossamer.record.objectives import is_done, measure, read_summary, shown_value
+from gossamer.record.objectives import Judge, is_done, read_summary, shown_value
 from gossamer.record.readers import FolderReader, json_in, table_in
 from gossamer.record.runs import find_runs, is_run
 from gossamer.sweep.live_table import Board
@@ -188,8 +188,16 @@ def summary(runs: Sequence[PlannedRun], folder: Path, config: TrainConfig) -> li
     done = [run.folder for run in runs if is_done(run.folder)]
     if len(done) < 2:
         return lines
-    steps, learners = config.total_env_steps, config.num_learners
-    areas = [measure(x, "area", total_env_steps=steps, num_learners=learners) for x in done]
+    judge = Judge(("area",))
+    areas = [
+        judge.of_run(
+            run,
+            total_env_steps=config.total_env_steps,
+            num_learners=config.num_learners,
+            stop_after_seconds=config.stop_after_seconds,
+        )[0]
+        for run in done
+    ]
     if told := [x for x in areas if x is not None]:  # what a sweep has judged by, most often
         mean = shown_value("area", sum(told) / len(told))
         low, high = shown_value("area", min(told)), shown_value("area", max(told))
