@@ -31,6 +31,7 @@ help: ## list the verbs
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-7s %s\n", $$1, $$2}'
 
 train: $(RUN_STAMP) ## learn Pong on this machine (ARGS= for more settings)
+	@echo 'The command gossamer is $(BIN)/gossamer here. To go on after Ctrl-C: make train ARGS="--resume last"'
 	@$(BIN)/gossamer train --config pong $(ARGS)
 
 bench: $(RUN_STAMP) ## this machine's limits and how close training comes to them

@@ -192,7 +192,9 @@ def play(policy: Policy, seed: int | None = None) -> Iterator[Played]:
     module, _, name = about["make"].rpartition(".")
     needed = about.get("import", about["make"])
     if module not in ("gymnasium", "ale_py.vector_env") or needed.startswith("gossamer"):
-        raise SystemExit(f"this program does not make environments of {needed}; make yours here")
+        raise SystemExit(
+            f"this program does not make environments of {needed}; play yours in a loop as that of `play` here"
+        )
     if "import" in about:  # which registers the id
         importlib.import_module(needed)
     make = getattr(importlib.import_module(module), name)

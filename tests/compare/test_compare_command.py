@@ -421,6 +421,7 @@ def test_names_of_settings_command_no_terminal(capsys: Capture) -> None:
         (["x" * 300], "longer than a name can be"),
         (["empty"], "folder empty holds no runs"),
         (["runs", "--by", "learning_rate"], "did you mean optimizer.learning_rate?"),
+        (["runs", "--by", "lr"], "did you mean optimizer.learning_rate?"),
         (["runs", "--x", "updates"], "--x"),
         (["runs", "--score", "best"], "--score"),
         (["runs", "--threshold", "high"], "--threshold"),

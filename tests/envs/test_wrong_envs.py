@@ -32,7 +32,10 @@ DEFAULTS = EnvConfig()
         ("no_such_indices", r"step returned list .* does not fit .* is \[5, 0\], outside"),
         ("nan_obs", r"step returned an observation whose entry 17 of 20 is nan; it must be"),
         ("no_reward", r"step returned the reward None; it must be a finite number"),
-        ("no_seed", r"fails in reset\(seed=1\): TypeError: .*unexpected keyword.*line \d+"),
+        (
+            "no_seed",
+            r"fails in reset\(seed=1\): TypeError: .*unexpected keyword.*reset\(self, \*, seed=None, .*line \d+",
+        ),
         ("raises", r"fails in step: KeyError: 'arm' .*wrong_envs.py, line \d+"),
         ("close_raises", r"fails in close: OSError: the window is gone .*wrong_envs.py, line \d+"),
         ("leaves", r"fails in step: SystemExit: 0 .*wrong_envs.py, line \d+"),
@@ -85,6 +88,15 @@ def test_a_misspelt_environment_of_ones_own_is_told_how_to_write_it(env_id, says
     with pytest.raises(ConfigError, match=says) as caught:
         read_spec(env_id, DEFAULTS)
     assert "\n" not in str(caught.value)
+
+
+def test_a_module_in_this_folder_may_hold_the_environment(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mygrid.py").write_text("")
+    with pytest.raises(
+        ConfigError, match=r"an environment of your own is written mygrid:FUNCTION$"
+    ):
+        read_spec("mygrid", DEFAULTS)
 
 
 @pytest.mark.parametrize(

@@ -355,6 +355,34 @@ def test_a_typed_path_is_that_run_or_one_below_it(
         RunFolder.open("./runs/CartPole-v1")
 
 
+def test_a_name_like_no_other_is_not_taken_for_one(
+    root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever types what is proposed would go on with another run."""
+    start(f"{root}/gossip4", root)
+    start(f"{root}/CartPole-v1/ppo-single/20260101-180703-s1", root)
+    monkeypatch.chdir(tmp_path)
+    for name in ("nope", "runs/nope"):
+        with pytest.raises(ConfigError, match="gossamer runs lists them"):
+            RunFolder.open(name)
+    for name, meant in (("gosip4", "gossip4"), ("runs/cartpole-v2", "CartPole-v1/ppo-single/2026")):
+        with pytest.raises(ConfigError, match=f"did you mean runs/{meant}"):
+            RunFolder.open(name)
+
+
+def test_a_folder_of_seeds_is_no_run_to_resume(
+    root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for seed in (1, 2):
+        start(f"{root}/mine/s{seed}", root)
+    (tmp_path / "runs/mine/seeds.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "runs/mine"):
+        with pytest.raises(ConfigError, match=r"--run-folder runs/mine, to go on .* runs/mine/s1"):
+            RunFolder.open(name)
+    assert RunFolder.open("mine/s2").shown == "runs/mine/s2"
+
+
 def test_start_records_the_sessions(tmp_path: Path) -> None:
     run = start(str(tmp_path / "run"), "")
     run.write_start({"clip_rho": float("inf")}, {}, ["gossamer", "train", "--resume", "last"])

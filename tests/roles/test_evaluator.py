@@ -498,3 +498,10 @@ def test_evaluations_that_would_come_late_are_given_time(monkeypatch):
     )  # fmt: skip
     assert 175 <= len(times["evaluations"]) <= 185
     assert share <= 1.01 * 0.03
+
+
+def test_an_evaluation_is_told_by_its_mean() -> None:
+    assert (
+        str(Evaluation((500.0, 300.0), (1, 1), truncated=0)) == "mean 400 +- 1e+02 over 2 episodes"
+    )
+    assert str(Evaluation((-7.25,), (1,), truncated=0)) == "mean -7.25 +- 0 over 1 episode"

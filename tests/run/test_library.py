@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from counting_envs import Counting
 from programs import Program
 from runs import rows_of
 from waiting import PATIENCE_SECONDS, wait_for
@@ -134,8 +135,22 @@ def test_an_error_in_a_programs_function_ends_the_run(
         raise kind(f"no {len(row) > 0}")
 
     given = {**SHORT, "total_env_steps": 10**9, "run_folder": str(tmp_path / "run")}
-    with pytest.raises(RunFailed, match=f"^{kind.__name__}: no True"):
+    with pytest.raises(RunFailed, match=f"^on_row raised {kind.__name__}: no True"):
         gossamer.train("CartPole-v1", quiet=True, on_row=on_row, **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda: 0, r'train\("my_module:make_env"\)$'),
+        (Counting, r'train\("counting_envs:Counting"\)$'),
+        (Counting(), r'module:NAME, as many are made: train\("counting_envs:Counting"\)$'),
+        (7, r"it takes an environment's id, settings by name, or a config"),
+    ],
+)
+def test_an_environment_is_given_by_the_name_of_what_makes_it(given: Any, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        gossamer.train(given)
 
 
 def test_a_programs_function_may_play_with_the_run_from_its_first_row_on(tmp_path: Path) -> None:

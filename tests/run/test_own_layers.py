@@ -112,6 +112,22 @@ class Viewing(Pixels):
     def flat(self, x):
         return x.view(len(x), -1)
 """
+CHANGING = """
+import torch
+from torch import nn
+
+
+class Layers(nn.Module):
+    feature_size = 16
+
+    def __init__(self, obs_shape):
+        super().__init__()
+        self.first, self.second = nn.Linear(*obs_shape, 16), LAYER
+
+    def forward(self, x):
+        x = self.second(self.first(x))
+        return x[0] if isinstance(x, tuple) else x
+"""
 TINY: dict[str, Any] = {
     "algorithm": "ppo",
     "placement": "inline",
@@ -256,3 +272,35 @@ def test_buffers_of_layers_are_part_of_what_acts_and_is_kept_as_the_best(
     monkeypatch.setattr(Actor, "collect", noting)
     trained("two", "Fourier", seed=2, init_from="one")
     torch.testing.assert_close(*behaviour)
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        ("nn.Dropout(0.5)", r"layer second \(Dropout\) drops features at random"),
+        ("nn.BatchNorm1d(16)", r"layer second \(BatchNorm1d\) normalises by whatever else"),
+        ("nn.LazyBatchNorm1d()", r"layer second \(LazyBatchNorm1d\) normalises by"),
+        ("nn.LSTM(16, 16, 2, dropout=0.1)", r"layer second \(LSTM\) drops features"),
+        ("nn.TransformerEncoderLayer(16, 2)", r"layer second\.self_attn .* use a dropout of 0, or"),
+    ],
+)
+def test_layers_that_compute_something_else_each_time_are_refused(
+    folder: Path, layer: str, said: str
+) -> None:
+    module = f"changing_{len(layer)}"
+    (folder / f"{module}.py").write_text(CHANGING.replace("LAYER", layer))
+    given = {**TINY, "policy.torso": f"{module}:Layers", "run_folder": "run"}
+    with pytest.raises(ConfigError, match=said):
+        gossamer.train("CartPole-v1", quiet=True, **given)
+    assert not (folder / "run").exists()
+    # As it is kept it is one function; and what drops nothing is.
+    (folder / f"{module}_kept.py").write_text(CHANGING.replace("LAYER", f"{layer}.eval()"))
+    if "Lazy" not in layer:
+        given["policy.torso"] = f"{module}_kept:Layers"
+        gossamer.train("CartPole-v1", quiet=True, **given)
+
+
+def test_layers_that_drop_nothing_are_taken(folder: Path) -> None:
+    text = CHANGING.replace("LAYER", "nn.Sequential(nn.Dropout(0.0), nn.LayerNorm(16))")
+    (folder / "dropping_none.py").write_text(text)
+    gossamer.train("CartPole-v1", quiet=True, **TINY, **{"policy.torso": "dropping_none:Layers"})

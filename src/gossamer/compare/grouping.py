@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gossamer.config.suggestions import nearest
+from gossamer.config.suggestions import nearest, our_name
 from gossamer.errors import ConfigError
 from gossamer.system.reading import clipped, visible
 
@@ -167,7 +167,7 @@ def _setting(word: str, known: Collection[str]) -> str:
                     "--by env_id: scores of different environments cannot be compared; each group is scored on all of its environments"
                 )
             return found
-    meant = nearest(name, known)
+    meant = nearest(our_name(name), known)
     hint = f"did you mean {meant}?" if meant else "gossamer train --help-all lists them"
     raise ConfigError(f"--by {clipped(word)}: no run has a setting of that name; {hint}")
 

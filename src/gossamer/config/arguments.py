@@ -38,7 +38,7 @@ from gossamer.config.values import (
     spells_number,
 )
 from gossamer.errors import ConfigError
-from gossamer.system.reading import expand, parse_json
+from gossamer.system.reading import expand, parse_json, quoted
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,6 +53,8 @@ _NO_FLAGS = {
     "gym_id": _ENV,
 }
 """Flags that people expect, with what to type instead."""
+_FOR_EXAMPLE = {"--resume": "last", "--config": "pong", "--seeds": "5"}
+"""A value of flags that were typed without one."""
 
 
 @dataclass
@@ -195,6 +197,12 @@ def _read_env(word: str, settings: dict[str, Any]) -> None:
     has_name = [kind for kind, names in _choices().items() if name.lower() in names]
     if name and (meant := near(kind, has_name)):
         raise ConfigError(f"{word} is not understood; did you mean {meant}:{name.lower()}?")
+    section, equals, value = word.partition("=")
+    if equals and value.lower() in _choices().get(section, ()):
+        raise ConfigError(f"{word} is not understood; did you mean {section}:{value.lower()}?")
+    if equals and find_annotation(TrainConfig, section.replace("-", "_")) is not None:
+        meant = f"{flag(section.replace('-', '_'))} {quoted(value)}"
+        raise ConfigError(f"{word} is not understood; did you mean {meant}?")
     if "env_id" in settings:
         raise ConfigError(
             f"{word} is one word too many, the environment being {settings['env_id']}; "
@@ -261,7 +269,7 @@ def _take_value(head: str, annotation: Any, words: deque[str], *, attached: bool
         takes = attached or (words and words[0].lower() in (*SWITCH_WORDS, "none"))
         return words.popleft() if takes else True
     if not words or words[0].startswith("--"):
-        raise ConfigError(f"{head} needs a value: {head} VALUE")
+        raise ConfigError(f"{head} needs a value: {head} {_FOR_EXAMPLE.get(head, 'VALUE')}")
     taken = words.popleft()
     if members(annotation):
         return _json(head, taken)

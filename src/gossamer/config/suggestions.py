@@ -323,7 +323,7 @@ def unknown_setting(
             return ConfigError(f"{refused}; {_in_names_of(layer, text)}")
     open_paths = {one.partition(f".{ANY}")[0] for one in names if f".{ANY}" in one}
     names = [one for one in names if not one.endswith(f".{ANY}")]  # which is no word
-    meant = nearest(path + dot + _ours(path, last), names)
+    meant = nearest(our_name(name), names)
     if meant is None and (open_path := near(path, open_paths, 0.85)):
         meant = f"{open_path}.{last}"
     # Who turns a switch off under another name must not be told to turn ours on.
@@ -337,6 +337,12 @@ def unknown_setting(
     hint = f"did you mean {flag(meant) if layer.typed else meant}?" if meant else ""
     listed = "gossamer train --help-all lists all settings"
     return ConfigError(f"{refused}; {hint or listed}")
+
+
+def our_name(name: str) -> str:
+    """Return the dotted name with the last part that another trainer's stands for; itself if none does."""
+    path, dot, last = name.rpartition(".")
+    return path + dot + _ours(path, last)
 
 
 def _ours(path: str, theirs: str) -> str:

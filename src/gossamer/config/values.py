@@ -26,6 +26,8 @@ _PLAIN = {float: Number, int: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 
 """Numbers whose field has no range."""
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 _NONE = type(None)
+_EXAMPLE = 8
+"""Shown where a whole number is wanted whose default, 0, stands for something else."""
 
 
 def kinds_of(annotation: Any) -> tuple[Any, ...]:
@@ -158,6 +160,8 @@ def remedy(annotation: Any, written: Any, default: Any, flag: str = "") -> str:
         number = round(float(short[1]) * {"": 1, "k": 10**3, "m": 10**6}.get(short[2], 10**9))
         digits, _, power = f"{number:.9e}".partition("e")
         return f": type {number:_} or {digits.rstrip('0').rstrip('.')}e{int(power)}"
+    if int in plain and default == 0 and not isinstance(default, (bool, float)):
+        default = _EXAMPLE  # 0 is one too, and stands for something else
     names = [str(x) for kind in plain for x in _names_of(kind)]
     default = near(str(written), names) or default
     low = bare(kinds_of(annotation)[0])[1].ge

@@ -11,6 +11,7 @@ import re
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -394,6 +395,8 @@ def _suggestion(env_id: str) -> str:
         return f"; an environment of your own is written {as_module(env_id)}:FUNCTION"
     if function in ("toml", "json"):
         return f"; a file of settings is given with --config {quoted(env_id)}"
+    if not near and env_id.isidentifier() and Path(f"{env_id}.py").is_file():
+        return f"; an environment of your own is written {env_id}:FUNCTION"
     if dot and not near and env_id.replace(".", "").isidentifier():
         return f"; an environment of your own is written {module}:{function}"
     return f"; did you mean {' or '.join(near)}?" if near else "; `gossamer list` names some"

@@ -229,6 +229,7 @@ def tried(
             f"{wanted} a torch.nn.Module that maps {_rows_in_words(given)} to [N, F], "
             "with F in its attribute feature_size"
         )
+    _refuse_changing(torso, name)
     home = _home_of(torso)
     if home.type == "meta":
         return torso  # shapes alone are counted
@@ -246,6 +247,31 @@ def tried(
             f"{name} has feature_size {size}, but returns {shape} for 2 observations; it must return [2, {size}]"
         )
     return torso
+
+
+_DROPOUTS = (
+    nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout,
+)  # fmt: skip
+_BATCH_NORMS = (
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm,
+    nn.LazyBatchNorm1d, nn.LazyBatchNorm2d, nn.LazyBatchNorm3d,
+)  # fmt: skip
+
+
+def _refuse_changing(torso: nn.Module, name: str) -> None:
+    """Refuse layers that compute something else each time, or depend on what else is in a batch: acting and learning would differ."""
+    for path, layer in torso.named_modules():
+        drops = isinstance(layer, _DROPOUTS) and layer.p > 0
+        drops |= isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and layer.dropout > 0
+        if layer.training and (drops or isinstance(layer, _BATCH_NORMS)):
+            what = (
+                "drops features at random" if drops else "normalises by whatever else is in a batch"
+            )
+            how = "a dropout of 0" if drops else "nn.LayerNorm or nn.GroupNorm"
+            raise ConfigError(
+                f"{name}: its layer {path or type(layer).__name__} ({type(layer).__name__}) {what}, so that the policy that "
+                f"learns is not the one that has acted; use {how}, or call .eval() on this layer to keep it as it is"
+            )
 
 
 def bears_channels_last(torso: nn.Module, rows: Obs[Tensor]) -> bool:

@@ -19,16 +19,20 @@ from gossamer.record.exits import state_of
 from gossamer.record.files import is_there
 from gossamer.record.metrics import last_row
 from gossamer.record.readers import FolderReader, table_in
-from gossamer.system.reading import clipped, expand, listed, mapping, number, visible, whole
+from gossamer.system.reading import clipped, expand, listed, mapping, number, quoted, visible, whole
 from gossamer.system.tables import columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gossamer.record.exits import State
 
 VIDEOS = "videos"
 """Folder in that of a run."""
+
+
+SEEDS = "seeds.json"
+"""Describes the seeds in a folder of `gossamer train --seeds`."""
 
 
 def find_run(run: str | os.PathLike[str], root: str = "runs") -> Path:
@@ -54,12 +58,18 @@ def find_run(run: str | os.PathLike[str], root: str = "runs") -> Path:
     if len(fits) == 1:
         return names[fits[0]]
     if fits:
+        seeds = [x for x in (given, Path(root) / run) if (x / SEEDS).is_file()]
+        if seeds:
+            raise ConfigError(
+                f"{seeds[0]} holds {len(fits)} runs of gossamer train --seeds: type that command again, with --run-folder "
+                f"{quoted(str(seeds[0]))}, to go on with all of them, or name one, such as {Path(root) / min(fits)}"
+            )
         raise ConfigError(
             f"{run!r} fits {len(fits)} runs below {root} ({'..., ' if len(fits) > 3 else ''}"
             f'{", ".join(sorted(fits)[-3:])}); type more of the path, or "last" for the newest of all runs'
         )
-    near = difflib.get_close_matches(key, names, n=1, cutoff=0.3)
-    hint = f"did you mean {root}/{near[0]}?" if near else "gossamer runs lists them"
+    near = _nearest(key, names)
+    hint = f"did you mean {root}/{near}?" if near else "gossamer runs lists them"
     raise ConfigError(f"no run {run!r}, neither a run folder nor part of one below {root}; {hint}")
 
 
@@ -156,6 +166,13 @@ def _fits_pattern(name: str, pattern: str) -> bool:
     # A part of a name may be meant: that of the last folder, or the beginning.
     patterns = (pattern, f"*/{pattern}", f"{pattern}/*")
     return any(fnmatch.fnmatchcase(name.lower(), x.lower()) for x in patterns)
+
+
+def _nearest(key: str, names: Iterable[str]) -> str | None:
+    """Return the name of which some part, or the whole, is spelt like the word; None: none is."""
+    spelt = {part.lower(): name for name in names for part in (*name.split("/"), name)}
+    near = difflib.get_close_matches(key, spelt, n=1, cutoff=0.6)
+    return spelt[near[0]] if near else None
 
 
 def _fits(name: str, key: str) -> bool:

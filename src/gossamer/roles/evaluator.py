@@ -60,6 +60,10 @@ class Evaluation:
     held_out: Evaluation | None = None
     """Evaluation of the same policy on tasks that training does not see; None if there are no such tasks."""
 
+    def __str__(self) -> str:
+        played = f"{len(self.returns):,} episode{'s' * (len(self.returns) != 1)}"
+        return f"mean {self.mean:,.4g} +- {self.standard_error:.2g} over {played}"
+
     @property
     def mean(self) -> float:
         """Mean return."""
@@ -500,6 +504,11 @@ class Evaluator:
     def confirming_cost(self) -> float:
         """Processor time, in seconds, that two policies will need for a contest, by the last evaluation."""
         return 2 * self._confirming.episodes * self._episode_cost
+
+    @property
+    def few_cost(self) -> float:
+        """Processor time, in seconds, that an evaluation of few episodes will need, by the last evaluation; 0: there was none."""
+        return self._cost_of(self._few)
 
     @property
     def confirming_episodes(self) -> int:

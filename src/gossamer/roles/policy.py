@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gossamer.envs.masks import MASK, BadMask
+from gossamer.envs.spaces import Misfit
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.roles.inference import Carried, nothing_carried, take_step
 from gossamer.spec import leaves_of, map_obs
@@ -83,10 +84,15 @@ class Policy(ActorCritic):
         count = form.count(obs)
         alone, rows = count is None, 1 if count is None else count
         batch: Any = form.empty(rows)
-        if alone:
-            form.write(batch, 0, obs)
-        else:
-            form.write_all(batch, obs)
+        try:
+            if alone:
+                form.write(batch, 0, obs)
+            else:
+                form.write_all(batch, obs)
+        except Misfit as error:
+            raise Misfit(
+                f"the observation does not fit the policy's environment: {error}"
+            ) from None
         _refuse_not_finite(batch)
         if self.interface.mask is not None:
             batch = {**leaves_of(batch), MASK: self._masks(obs, mask, rows, alone=alone)}
@@ -130,7 +136,9 @@ class Policy(ActorCritic):
             mask = obs.get(form.key)
         if mask is None:
             key = form.key
-            what = f'act(obs, mask=info["{key}"])' if form.source == "info" else f"obs['{key}']"
+            what = f'act(obs, mask=info["{key}"])'
+            if form.source == "observation":
+                what = f"obs has no {key!r}; put it there, or give it as act(obs, mask=...)"
             raise ValueError(f"this policy was trained with a mask of actions: {what}")
         if alone:
             said = [mask]

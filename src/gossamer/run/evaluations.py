@@ -220,6 +220,11 @@ class Evaluations:
         is_due = self._recorder.seconds() >= self._config.evaluation.every_seconds
         if passed < KNOWN_SECONDS or not is_due or seconds < 1.0:
             return  # it is known, or would not have been by now, or cannot be
+        if evaluator.few_cost > seconds:
+            self._recorder.say(
+                f"The last policy was not evaluated: that takes about {evaluator.few_cost:.0f} s"
+            )
+            return
         finish_saving()
         stop.is_saved = True
         text = f"Saved. Evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"

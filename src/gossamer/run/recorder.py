@@ -275,8 +275,10 @@ class Recorder:
         self.is_at_callers = True
         try:
             said = self._on_row(plain(row))
-        except ConfigError as error:  # of what it calls: this run's settings are not at fault
-            raise RunFailed(f"{type(error).__name__}: {error}") from error
+        except RunFailed:
+            raise
+        except Exception as error:  # the user's code; its mistakes in settings are not this run's
+            raise RunFailed(f"on_row raised {type(error).__name__}: {error}") from error
         finally:
             self.is_at_callers = False
         # No number of characters written.

@@ -144,9 +144,17 @@ def train(
         where = None if resume is None else os.fspath(resume)
         config = make_config(env_id, given, presets=presets, resume=where, trust=trust)
     else:
+        takes = "an environment's id, settings by name, or a config"
+        example = 'train("CartPole-v1", total_env_steps=20_000)'
+        if callable(task) or hasattr(task, "step"):
+            takes = "the name of the function or class that makes an environment, module:NAME, as many are made"
+            named = task if hasattr(task, "__qualname__") else type(task)
+            name = f"{named.__module__}:{named.__qualname__}"
+            # In other processes there is no such name.
+            name = "my_module:make_env" if "<" in name or name.startswith("__main__") else name
+            example = f'train("{name}")'
         raise ConfigError(
-            f"train was given {type(task).__name__} {clipped(repr(task), 40)}; it takes an environment's id, settings by "
-            'name, or a config: train("CartPole-v1", total_env_steps=20_000)'
+            f"train was given {type(task).__name__} {clipped(repr(task), 40)}; it takes {takes}: {example}"
         )
     beginning = Beginning(time.time(), told=not quiet)
     asked = Asked(

@@ -21,7 +21,7 @@ from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.objectives import Judge, is_done, read_summary, shown_value
 from gossamer.record.readers import FolderReader, json_in, table_in
-from gossamer.record.runs import find_runs, is_run
+from gossamer.record.runs import SEEDS, find_runs, is_run
 from gossamer.sweep.live_table import Board
 from gossamer.sweep.local_site import LocalSite
 from gossamer.sweep.pool import PlannedRun, Pool, RunQueue
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.exits import Exit
 
-MANIFEST = "seeds.json"
 SETTINGS = "settings.toml"
 MEASURES = (("return", "mean_return_last_100"), ("best evaluation", "best_evaluation"))
 
@@ -80,7 +79,7 @@ def train_seeds(
                 f"another gossamer train --seeds works in {folder}; wait for it, or stop it first"
             )
         # First what says whose folder it is: one that holds anything else is refused.
-        write_text(folder / MANIFEST, json.dumps(identity, indent=1) + "\n")
+        write_text(folder / SEEDS, json.dumps(identity, indent=1) + "\n")
         write_text(folder / SETTINGS, as_preset(config, origin))
     except OSError as error:
         raise ConfigError(
@@ -116,7 +115,7 @@ def _folder_of(config: TrainConfig, identity: Any) -> Path:
     """Return the newest folder of seeds of these settings, or that of new ones."""
     made = RunFolder.path_of(config.env_id, config.algorithm.name, config.topology.name)
     for path in sorted(made.glob("*-seeds*"), reverse=True):
-        if table_in(FolderReader(path), MANIFEST) == identity:
+        if table_in(FolderReader(path), SEEDS) == identity:
             return path
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (f"{stamp}-seeds{f'-{i}' if i > 1 else ''}" for i in itertools.count(1))
@@ -129,7 +128,7 @@ def _refuse_another(folder: Path, identity: Any) -> None:
         raise ConfigError(
             f"--run-folder {folder} holds a run; with --seeds it must be a new folder, for all of them"
         )
-    if not (folder / MANIFEST).exists():
+    if not (folder / SEEDS).exists():
         if folder.is_dir() and (found := find_runs(folder)):
             raise ConfigError(
                 f"--run-folder {folder} has runs below it, such as {found[0]}; name a new folder"
@@ -140,7 +139,7 @@ def _refuse_another(folder: Path, identity: Any) -> None:
             )
         return
     try:
-        held = json_in(FolderReader(folder), MANIFEST, folder)
+        held = json_in(FolderReader(folder), SEEDS, folder)
     except ConfigError as error:
         raise ConfigError(f"{error}; name a new --run-folder") from None
     if held != identity:

@@ -126,6 +126,8 @@ def failed(what: str, how: str, error: BaseException) -> ConfigError:
         text += (
             "; environments are made in other threads too: let it install no handlers of signals"
         )
+    if isinstance(error, TypeError) and "reset() got an unexpected keyword" in text:
+        text += "; Gymnasium calls reset(self, *, seed=None, options=None), which returns an observation and an info"
     return ConfigError(readable(f"{what} {how}: {type(error).__name__}: {text}{_place_of(error)}"))
 
 
