@@ -278,8 +278,12 @@ def env_steps_of(files: RunFiles, checkpoint: str) -> int | None:
     """Return the env steps of a checkpoint, by its name; None if it tells none."""
     state = files.json(f"checkpoints/{checkpoint}/state.json")
     # Policies that are kept for their score have a state of a few facts, others that of every part.
-    told = mapping(state.get("held")).get("learner.env_steps", state.get("env_steps"))
-    return whole(told)
+    held = mapping(state.get("held"))
+    # Each learner's own: what one of several knows of the others may be old.
+    each = [x for name, x in held.items() if name.rpartition("/")[2] == "learner.own_env_steps"]
+    if each and all(whole(x) is not None for x in each):
+        return whole(sum(each))
+    return whole(held.get("learner.env_steps", state.get("env_steps")))
 
 
 def _is_resuming(files: RunFiles) -> bool:

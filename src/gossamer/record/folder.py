@@ -12,6 +12,7 @@ import shutil
 import stat
 import time
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -344,7 +345,12 @@ class RunFolder:
         return told if isinstance(told, int) else 0
 
     def cut(
-        self, env_steps: int, updates: Mapping[int, int], *, episodes: int | None = None
+        self,
+        env_steps: int,
+        updates: Mapping[int, int],
+        *,
+        episodes: int | None = None,
+        independent: bool = False,
     ) -> float:
         """Drop the log rows later than a checkpoint, and return the run's time at the last of the others. Files are replaced whole.
 
@@ -354,17 +360,18 @@ class RunFolder:
                 count for rows of the average of all. A row that stays was perhaps written a little after it
                 was made, when other learners had gone on: it tells no more env steps than the checkpoint.
             episodes: Keep exactly this many rows of `episodes.jsonl` instead of going by env_steps.
+            independent: Learners do not mix, and an evaluation of one tells its own env steps times their number.
         """
         last, slowest = 0.0, min(updates.values())
 
-        def kept(row: dict[str, Any]) -> dict[str, Any] | None:
+        def kept(name: str, row: dict[str, Any]) -> dict[str, Any] | None:
             nonlocal last
-            new = cut_back(row)
+            new = cut_back(row, tells_own=independent and name == "evaluation.jsonl")
             if new is not None:
                 last = max(last, number(row.get("time_s")) or 0.0)
             return new
 
-        def cut_back(row: dict[str, Any]) -> dict[str, Any] | None:
+        def cut_back(row: dict[str, Any], *, tells_own: bool) -> dict[str, Any] | None:
             late = (row.get("env_steps") or 0) > env_steps
             if row.get("updates") is None:
                 return None if late else row
@@ -372,13 +379,13 @@ class RunFolder:
             most = updates.get(learner, updates[0]) if isinstance(learner, int) else slowest
             if row["updates"] > most:
                 return None
-            return {**row, "env_steps": env_steps} if late else row
+            return {**row, "env_steps": env_steps} if late and not tells_own else row
 
         for name in _ROW_FILES:
             if name == "episodes.jsonl" and episodes is not None:
                 keep_rows(self.path / name, lambda row: row, episodes)
             else:
-                keep_rows(self.path / name, kept)
+                keep_rows(self.path / name, partial(kept, name))
         self._rewrite_monitors()
         return last
 

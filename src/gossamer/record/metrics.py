@@ -63,7 +63,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "updates": Metric(
         "updates",
-        "minibatches that this learner has processed; each is an optimizer step, except before optimizer.learn_start",
+        "minibatches that this learner has processed; each is an optimizer step, except before optimizer.learn_start, where "
+        "the loss or gradient was not finite, and, in lock-step or on a GPU, where algorithm.max_kl_nats ended the batch",
     ),
     "version": Metric(
         "versions", "batches learnt so far, which is the version of the present parameters"
@@ -93,7 +94,7 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/actor_restarts": Metric(
         "restarts",
-        "actor processes of this learner that died and were replaced so far",
+        "actor processes of this learner that died and were replaced in this session",
     ),
     "learner/loss": Metric(
         "1",
@@ -146,7 +147,7 @@ METRICS: Mapping[str, Metric] = {
         "updates", "updates skipped so far because the loss or gradient was not finite"
     ),
     "learner/valid_fraction": Metric(
-        _SHARE, "fraction of rows that are valid (reset rows are not)"
+        _SHARE, "fraction of rows that are valid (reset rows and burn-in rows are not)"
     ),
     "learner/rejected_fraction": Metric(
         _SHARE,
@@ -233,7 +234,7 @@ METRICS: Mapping[str, Metric] = {
     "cluster/hosts": Metric("machines", "machines of the cluster that run learners now"),
     "cluster/learners": Metric("learners", "learners that have a place on these machines now"),
     "cluster/restarts": Metric(
-        "restarts", "times so far that a learner died and was started again"
+        "restarts", "times in this session that a learner died and was started again"
     ),
     "cluster/sent_bytes_per_second": Metric(
         "bytes/s",
@@ -262,7 +263,10 @@ METRICS: Mapping[str, Metric] = {
         "return",
         "standard error of evaluation_mean; with several tasks, computed from the tasks' means",
     ),
-    "evaluation_env_steps": Metric("steps", "the run's env steps at the last evaluation"),
+    "evaluation_env_steps": Metric(
+        "steps",
+        "the run's env steps at the last evaluation; of independent learners, the evaluated one's times their number",
+    ),
     "evaluation_episodes": Metric("episodes", "episodes in the last evaluation"),
     "evaluation_learner": Metric(
         "rank", "rank of the learner that was evaluated; only for independent learners"

@@ -142,15 +142,14 @@ class Recorder:
         with suppress(OSError):  # of a full disk those files tell whose loss matters
             self._folder.log(text)
 
-    def on_episode(self, episode: Episode, learner: int = 0) -> None:
-        """Record a finished training episode of a learner."""
+    def on_episode(self, episode: Episode, learner: int, env_steps: int) -> None:
+        """Record a finished training episode of a learner, at so many env steps of all."""
         self.window.add(learner, episode.episode_return, episode.length)
         self.episodes.write(
             env=episode.env,
             episode_return=episode.episode_return,
             length=episode.length,
-            # Its actor's; the others are about as far.
-            env_steps=episode.env_steps * self._config.num_learners,
+            env_steps=env_steps,
             learner=learner,
             time_s=self.seconds(),
             truncated=episode.truncated,

@@ -29,6 +29,7 @@ from gossamer.run.host_protocol import (
     Snapshot,
     SnapshotSent,
 )
+from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import LOST, NOT_BACK, fill_absent_learners
 from gossamer.run.stopping import end_of
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.folder import RunFolder
     from gossamer.record.requests import Requests
+    from gossamer.roles.acting_group import Episode
     from gossamer.run.checkpointing import Checkpointing
     from gossamer.run.evaluations import Evaluations
     from gossamer.run.host_protocol import Event, Host, LoadInitialState, Placement
@@ -283,7 +285,7 @@ class Supervisor:
 
     def _record(self, told: ProgressReport) -> None:
         for learner, episode in told.episodes:
-            self.recorder.on_episode(episode, learner)
+            self.recorder.on_episode(episode, learner, self._env_steps_of_all(episode))
         if self.checkpoints.save_initial() and self.recorder.tells_caller:
             self.checkpoints.wait(self.placement.show_life)  # the caller may play with the policy
         self._group.ranks_told.update(row["learner"] for row in told.rows)
@@ -291,6 +293,15 @@ class Supervisor:
             self._group.last_rows += told.rows
         else:
             self._write_rows(told.rows)
+
+    def _env_steps_of_all(self, episode: Episode) -> int:
+        """Return the env steps of all learners by the end of an episode, which tells those of its own learner's actor."""
+        size = self.config.num_learners
+        together = self.config.topology.staleness == 0 or layout_of(self.config) is None
+        if together and len(self._group.ranks) == size:
+            return episode.env_steps * size  # the others are as far, however late they are heard
+        # Others may be behind or ahead by any number, or have no place.
+        return max(episode.env_steps, self.placement.env_steps)
 
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self.recorder, self.placement.env_steps

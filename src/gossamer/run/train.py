@@ -83,8 +83,8 @@ class TrainResult:
     folder: Path
     """The run folder."""
     summary: Mapping[str, Any] = field(default_factory=dict)
-    """Content of the run's summary.json: `env_steps`, `updates`, `restarts` (learners' processes that were replaced), `seconds`,
-    `steps_per_second`, `mean_return_last_100` (training episodes), `best_evaluation` (mean return),
+    """Content of the run's summary.json: `env_steps`, `updates`, `restarts` (learners' processes that were replaced in
+    the last session), `seconds`, `steps_per_second`, `mean_return_last_100` (training episodes), `best_evaluation` (mean return),
     `best_evaluation_episodes`, `candidate_evaluation`, `best_learner` and `exit_reason` (a sentence). `exit` is a dict
     of `kind` ("done" or "stopped") and `cause` (the setting whose limit was reached, or the signal). A key without a
     value is None."""
@@ -443,7 +443,8 @@ class _Session:
             env_steps, updates = state.env_steps, state.updates
             episodes = state.recorder.episode_rows
         self.lost_env_steps = max(folder.env_steps_told() - env_steps, 0)
-        last = folder.cut(env_steps, updates, episodes=episodes)
+        independent = self.config.num_learners > 1 and not self.config.topology.talks
+        last = folder.cut(env_steps, updates, episodes=episodes, independent=independent)
         return last if state is None else max(last, state.recorder.seconds)
 
     def _drop_future(self) -> None:

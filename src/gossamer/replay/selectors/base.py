@@ -35,8 +35,8 @@ class Selector:
     capacity_steps: Count = 100_000
     """Rows (env steps and resets) to keep, >= 1, if capacity is not given."""
     learn_start: Whole = 0
-    """Rows to store before replaying begins, >= 0, counted over the whole run; until then batches have online columns
-    only. 0: replaying begins when there are enough columns for a batch."""
+    """Rows that a learner stores before its replaying begins, >= 0, counted over all sessions; until then batches have
+    online columns only. 0: replaying begins when there are enough columns for a batch."""
     shared: bool = False
     """Let every learner sample from the data of all learners. The capacity applies to each learner's part. Features and
     recurrent states are those of the learner that stored them: among learners that do not mix, prefer a uniform replay,

@@ -91,6 +91,11 @@ class Rows:
             if before and took > LEAST_SECONDS:
                 # A wait counts where it ends, and may have begun before.
                 row |= {name: min((x - before[name]) / took, 1.0) for name, x in spent.items()}
+                if everyone[i].plan.lag is None and everyone[i].plan.actors:
+                    # What waits here hands on what processes have collected, and they collect on meanwhile.
+                    idle = max(1.0 - row["share/env"] - row["share/inference"], 0.0)
+                    for name in ("share/wait_actor", "queue_wait_seconds_fraction"):
+                        row[name] = min(row[name], idle)
             rows.append(row | gpu_usage(everyone[i].plan.device))
             self._at[i], self._spent[i], self._lag_max[i] = now, spent, 0.0
         return rows
