@@ -43,7 +43,7 @@ def group_of(ranks):
             actor=SimpleNamespace(seconds={"env": 0.0, "inference": 0.0}, processes=[]),
             queue=SimpleNamespace(waited_seconds={"slot": 0.0}),
             board=SimpleNamespace(waited_seconds=0.0),
-            plan=SimpleNamespace(device="cpu"),
+            plan=SimpleNamespace(device="cpu", lag=0, actors=0),
             checkpoint_seconds=0.0,
         )
         for rank in ranks

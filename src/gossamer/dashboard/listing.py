@@ -342,11 +342,14 @@ def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
     """Return the score of the run's policy: where learners mix, their average's; of others the mean of each one's last."""
     several = (whole(config.get("num_learners")) or 1) > 1
     found: dict[str, float] = {}
+    mark = files.json("meta.json").get("scored_by")
     for num_bytes in TAIL_BYTES:  # a row of thousands of episodes is long
         for row in last_rows(files, num_bytes, "evaluation.jsonl"):
             mean = number(row.get("mean"))
             if mean is None or row.get("confirmation") is True:
                 continue
+            if row.get("scored_by", mark) != mark:
+                continue  # scores do not compare any more
             if several and row.get("learner") == "average" and not ships_average(config):
                 break  # they mixed before the run was resumed
             if not several or row.get("learner") == "average":

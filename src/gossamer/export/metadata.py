@@ -9,8 +9,9 @@ from gossamer.export.step import CARRY, input_of, outputs_of
 from gossamer.policies.actor_critic import MASKED
 from gossamer.record.metrics import plain
 from gossamer.run.checkpoint_contents import PolicyOrigin, env_steps_of, facts_of
-from gossamer.run.load_policy import whose
+from gossamer.run.load_policy import as_learnt, whose
 from gossamer.spec import nested_obs
+from gossamer.system.reading import mapping
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
@@ -56,9 +57,11 @@ def describe_run(
     learner: int | None,
 ) -> dict[str, Any]:
     """Return where a policy comes from; no path of this machine is in it."""
+    config = as_learnt(config, checkpoint)
+    learnt = mapping(mapping(checkpoint.state.get("settings")).get("algorithm")).get("name")
     return {
         "name": folder.path.absolute().name,
-        "algorithm": config.algorithm.name,
+        "algorithm": learnt if isinstance(learnt, str) else config.algorithm.name,
         "topology": config.topology.name,
         "seed": config.seed,
         "num_learners": config.num_learners,

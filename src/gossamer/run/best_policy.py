@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ from gossamer.run.checkpoint_contents import POLICY, ScoredPolicy, facts_of, pol
 from gossamer.run.recorder import name_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from torch import Tensor
 
@@ -43,13 +44,28 @@ class BestPolicy:
         store: of the run's checkpoints, where both are, so that a resumed run goes on with them.
         recorder: told of every score and every contest.
         confirm_episodes: that each of two policies plays in a contest, unless fewer tell them apart.
+        settings: of the run, by which policies are scored.
+        max_episode_steps: the plan's.
+        outdated: which of the two on disk have scores that do not compare with those to come.
     """
 
-    def __init__(self, store: CheckpointStore, recorder: Recorder, confirm_episodes: int = 1):
+    def __init__(
+        self,
+        store: CheckpointStore,
+        recorder: Recorder,
+        confirm_episodes: int = 1,
+        *,
+        settings: Mapping[str, Any] = MappingProxyType({}),
+        max_episode_steps: int = 0,
+        outdated: Collection[Scored] = (),
+    ):
         self._store, self._recorder = store, recorder
         self._confirm_episodes = confirm_episodes
+        self._scored_by = dict(settings), max_episode_steps
         # Nobody else writes them, and a disk that does not answer for a while must not look like an empty one.
-        self._scores: dict[Scored, Score | None] = {x: store.score(x) for x in (BEST, CANDIDATE)}
+        self._scores: dict[Scored, Score | None] = {
+            x: None if x in outdated else store.score(x) for x in (BEST, CANDIDATE)
+        }
         self._loaded: tuple[_Kept, _Kept | None] | None = None
         self._pair: tuple[Identity, Identity | None] | None = None
         self._earned: tuple[Evaluation, Evaluation] | None = None  # by this pair so far
@@ -79,7 +95,7 @@ class BestPolicy:
             at: updates and env steps behind it.
         """
         score, best = _score_of(result), self._scores[BEST]
-        origin = ScoredPolicy(source.version, name_of(source.learner), at[1])
+        origin = ScoredPolicy(source.version, name_of(source.learner), at[1], *self._scored_by)
         if math.isnan(score.mean) or origin.identity == self._decided:
             return
         if best is not None:
@@ -96,7 +112,7 @@ class BestPolicy:
         )
         if saved and wins and self.waiting:  # it was evaluated lower
             self._discard_candidate()
-        self._tell()
+        self.tell()
 
     def contest(self, names: Sequence[str]) -> Contest | None:
         """Return the candidate and the best, tensors in the order of these names.
@@ -111,7 +127,7 @@ class BestPolicy:
             best is not None and candidate.origin.identity == best.origin.identity
         ):
             self._discard_candidate()  # damaged, or the best already: a kill came between
-            self._tell()
+            self.tell()
             return None
         self._loaded = candidate, best
         pair = candidate.origin.identity, None if best is None else best.origin.identity
@@ -156,7 +172,7 @@ class BestPolicy:
             saved = self._save(BEST, *kept, _score_of(result))
         if saved or not wins:  # else it is still there to be confirmed
             self._discard_candidate()
-        self._tell()
+        self.tell()
         self._loaded, self._decided = None, challenger.origin.identity
 
     def finish(
@@ -194,9 +210,10 @@ class BestPolicy:
                 BEST, *candidate, score
             ):
                 self._discard_candidate()
-                self._tell()
+                self.tell()
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Tell the recorder the scores so far."""
         self._recorder.on_scores(self._scores[BEST], self._scores[CANDIDATE])
 
     def _save(
@@ -246,8 +263,13 @@ class _Kept(NamedTuple):
 
     def row(self) -> dict[str, Any]:
         """Return what evaluation.jsonl tells of it."""
-        facts = msgspec.structs.asdict(self.origin)
-        return {"env_steps": facts.pop("env_steps"), "updates": self.updates, **facts}
+        version, learner = self.origin.identity
+        return {
+            "env_steps": self.origin.env_steps,
+            "updates": self.updates,
+            "version": version,
+            "learner": learner,
+        }
 
 
 def _score_of(result: Evaluation) -> Score:

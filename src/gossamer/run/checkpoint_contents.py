@@ -196,6 +196,10 @@ class ScoredPolicy(msgspec.Struct, frozen=True):
     learner: Whole | Literal["average"]
     env_steps: Whole | None = None
     """Of the run; None: it is not known."""
+    settings: dict[str, Any] = {}
+    """Of the run when it was scored; empty: an older version has not saved them."""
+    max_episode_steps: Whole = 0
+    """The plan's then."""
 
     @property
     def identity(self) -> Identity:

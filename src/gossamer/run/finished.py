@@ -34,9 +34,18 @@ class Finished:
     """What says so, and how to go on."""
 
 
-def find_end(config: TrainConfig, folder: RunFolder, state: RunState) -> Finished | None:
-    """Return what is told of a run that is at its end; None: it has something to do."""
-    ended, summary = _reached(config, folder, state)
+def find_end(
+    config: TrainConfig, folder: RunFolder, state: RunState, *, returns_compare: bool = True
+) -> Finished | None:
+    """Return what is told of a run that is at its end; None: it has something to do.
+
+    Args:
+        config: where the run ends.
+        folder: of the run.
+        state: of its last checkpoint.
+        returns_compare: the returns of its last episodes are of such episodes as are to come.
+    """
+    ended, summary = _reached(config, folder, state, returns_compare=returns_compare)
     if ended is None:
         return None
     how = str(ended)
@@ -51,7 +60,7 @@ def find_end(config: TrainConfig, folder: RunFolder, state: RunState) -> Finishe
 
 
 def _reached(
-    config: TrainConfig, folder: RunFolder, state: RunState
+    config: TrainConfig, folder: RunFolder, state: RunState, *, returns_compare: bool
 ) -> tuple[Exit | None, dict[str, Any]]:
     """Return why a run has nothing left to do, and its summary; None if it has something to do.
 
@@ -65,7 +74,7 @@ def _reached(
         config,
         env_steps=env_steps,
         seconds=record.seconds,
-        mean_return=mean if window.full else None,
+        mean_return=mean if window.full and returns_compare else None,
     )
     if ended is None:
         return None, {}

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from gossamer.roles.policy import Policy
     from gossamer.spec import EnvSpec
 
+VALUED = ("value_norm", "discount", "reward_clip")
+"""Settings of every algorithm that decide what values are, and of what."""
+
 
 def read_policy(folder: RunFolder) -> SavedPolicy:
     """Return a run's newest policy."""
@@ -220,7 +223,7 @@ def policy_and_checkpoint(
     ):  # the first task of training, for programs that play without gossamer's evaluation
         interface.environment["task_seed"] = training_tasks(config, spec).seed_of(0)
     checkpoint = _read_weights(folder, which)
-    config = _learnt_with(config, checkpoint)
+    config = as_learnt(config, checkpoint)
     refuse_misfit(config, spec, SavedPolicy.of(checkpoint), torso)
     policy = build_trained_policy(config, spec, interface, torso)
     put_weights(policy, saved_policy(checkpoint, learner))
@@ -229,28 +232,26 @@ def policy_and_checkpoint(
     return policy.requires_grad_(False).eval(), checkpoint
 
 
-def _learnt_with(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
-    """Return settings under which a checkpoint's parameters compute what they have learnt to.
+def as_learnt(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
+    """Return settings under which a checkpoint's parameters compute what they have learnt to, and its values mean what they do.
 
     The run's may be those of a later session, which need not have saved anything.
     """
-    own = mapping(
-        checkpoint.state.get("settings")
-    )  # the best policy has none: it is dropped where they change
-    policy = {
-        name: x for name, x in mapping(own.get("policy")).items() if f"policy.{name}" in COMPUTED
+    own = mapping(checkpoint.state.get("settings"))
+    kept = {"policy": [x.partition(".")[2] for x in COMPUTED], "algorithm": VALUED}
+    found = {
+        section: {name: x for name, x in mapping(own.get(section)).items() if name in names}
+        for section, names in kept.items()
     }
-    normed = mapping(own.get("algorithm")).get("value_norm", config.algorithm.value_norm)
     try:
-        read = from_dict({"policy": policy, "algorithm": {"name": "vtrace", "value_norm": normed}})
+        # Every algorithm has these.
+        read = from_dict({**found, "algorithm": {"name": "vtrace", **found["algorithm"]}})
     except ConfigError as error:
         raise ConfigError(f"{checkpoint.path} is damaged: {error}") from None
-    changed = {name: getattr(read.policy, name) for name in policy}
-    return replace(
-        config,
-        policy=replace(config.policy, **changed),
-        algorithm=replace(config.algorithm, value_norm=read.algorithm.value_norm),
-    )
+    for section, names in found.items():
+        changed = {name: getattr(getattr(read, section), name) for name in names}
+        config = replace(config, **{section: replace(getattr(config, section), **changed)})
+    return config
 
 
 def whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> int | str | None:

@@ -33,6 +33,7 @@ from gossamer.run.resumed_settings import (
     policy_changed,
     refuse_changes,
     resumed_plan,
+    returns_changed,
 )
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.reading import mapping, visible
@@ -130,7 +131,9 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
         state = from_disk(checkpoint, config.num_learners)
         for warning in checkpoint.warnings:
             print(f"gossamer: {visible(warning)}", file=sys.stderr)
-        if (finished := find_end(config, folder, state)) is not None:
+        returns_compare = not returns_changed(before, to_dict(config))
+        finished = find_end(config, folder, state, returns_compare=returns_compare)
+        if finished is not None:
             return finished
     if folder is None and config.env.mask is None and may_mask(config.env_id):
         config = replace(config, env=replace(config.env, mask="auto"))

@@ -59,6 +59,7 @@ class Recorder:
         began: float,
         title: str | None,
         on_row: Callable[[dict[str, Any]], object] | None = None,
+        scored_by: str = "",
     ):
         # A clock of its own from here on: that of the day may be set, and may have been set back meanwhile.
         self._ticks_before = max(time.time() - began, 0.0) - time.monotonic()
@@ -71,7 +72,7 @@ class Recorder:
         self._waiting: tuple[dict[str, Any], int] | None = None  # the run's last row
         self.window = Window(config.num_learners)
         self._config, self._folder = config, folder
-        self._title, self._on_row = title, on_row
+        self._title, self._on_row, self._scored_by = title, on_row, scored_by
         self.tells_caller = on_row is not None
         """Whether a function of the caller's is told rows."""
         self.is_at_callers = False
@@ -183,6 +184,7 @@ class Recorder:
                 "learner": name_of(source.learner),
                 **result.as_dict(),
                 "confirmation": False,
+                **({"scored_by": self._scored_by} if self._scored_by else {}),
             }
         )
 

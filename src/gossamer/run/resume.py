@@ -13,6 +13,7 @@ from gossamer.record.readers import FolderReader, table_in
 from gossamer.replay.replay import columns_lost
 from gossamer.run.resumed_settings import episodes_changed, scores_changed, sums_changed
 from gossamer.system.prefixes import without_prefix
+from gossamer.system.reading import mapping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -47,11 +48,14 @@ def with_changes(
     """
     before, after = state.settings or before, to_dict(config)
     found = list(episodes_changed(before, after, state.plan, plan))
-    policies = state.policies
-    if [*scores_changed(before, after, state.plan, plan)]:
+    policies, recorder = state.policies, state.recorder
+    mixed = mapping(before.get("topology")).get("name") != config.topology.name
+    if mixed or [*scores_changed(before, after, state.plan, plan)]:
         # The learner that was best under the old settings would be the run's policy until all are evaluated again.
         policies = msgspec.structs.replace(policies, scores=[], best_learner=None)
-    return msgspec.structs.replace(state, begins_anew=found, policies=policies)
+    if found:  # returns of other episodes would end the run, or choose its policy
+        recorder = msgspec.structs.replace(recorder, window=[])
+    return msgspec.structs.replace(state, begins_anew=found, policies=policies, recorder=recorder)
 
 
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build.plan import make_plan
+from gossamer.config import TrainConfig, to_dict
 from gossamer.errors import ConfigError
 from gossamer.replay.selectors.base import Selector
+from gossamer.system.reading import mapping
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping, Sequence
 
     from gossamer.build.plan import Plan
-    from gossamer.config import TrainConfig
     from gossamer.machine import Machine
     from gossamer.spec import EnvSpec
 
@@ -43,7 +46,9 @@ COMPUTED = tuple(
         "activation", "normalize_obs", "obs_clip", "pixel_std_floor", "squash", "scale_actions", "noise_correlation",
     )
 )  # fmt: skip
-"""Settings that decide what the same parameters compute."""
+"""Settings that decide which actions the same parameters choose."""
+LEARNT_WITH = (*COMPUTED, "algorithm.value_norm")
+"""Settings that decide what the same parameters compute, values included."""
 SCORES = (
     *EPISODES,
     *(f"env.{x}" for x in ("full_action_space", "frame_stack", "size", "grayscale")),
@@ -88,6 +93,14 @@ def episodes_changed(
     return _in_changes(EPISODES, before, after, saved, plan)
 
 
+def returns_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Return whether settings have changed without which training returns do not compare with earlier ones."""
+    return any(
+        name in (*EPISODES, "max_episode_steps") and (old is not None or name in NONE_IS_A_VALUE)
+        for name, old, _ in changes(before, after)
+    )
+
+
 def scores_changed(
     before: Mapping[str, Any], after: Mapping[str, Any], saved: Plan, plan: Plan
 ) -> Generator[str]:
@@ -95,10 +108,29 @@ def scores_changed(
     return _in_changes(SCORES, before, after, saved, plan)
 
 
+def scored_by(settings: Mapping[str, Any], plan: Plan) -> str:
+    """Return a mark that differs where scores do not compare: of the settings that decide on them, as far as they are no defaults."""
+    default = dict(_flat(to_dict(TrainConfig())))
+    own = {name: x for name, x in _flat(settings) if name in SCORES and x != default.get(name)}
+    text = json.dumps([plan.max_episode_steps, own], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def as_computed(settings: dict[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with those of before that decide what the same parameters compute."""
+    sections = {name: dict(mapping(settings.get(name))) for name in ("policy", "algorithm")}
+    for name in LEARNT_WITH:
+        section, _, setting = name.partition(".")
+        old = mapping(before.get(section))
+        if setting in old and setting in sections[section]:
+            sections[section][setting] = old[setting]
+    return {**settings, **sections}
+
+
 def policy_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[str]:
     """Say which settings have changed without which a run's parameters compute something else."""
     for name, old, new in changes(before, after):
-        if name in (*COMPUTED, "algorithm.value_norm") and old is not None:
+        if name in LEARNT_WITH and old is not None:
             yield f"{name} {_in_words(old)} -> {_in_words(new)}"
 
 

@@ -6,17 +6,18 @@ import math
 import time
 from typing import TYPE_CHECKING
 
+from gossamer.config import to_dict
 from gossamer.run.best_policy import BestPolicy
 from gossamer.run.checkpoint_contents import RunPolicies
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from torch import Tensor
 
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.record.checkpoint import CheckpointStore
+    from gossamer.record.checkpoint import CheckpointStore, Scored
     from gossamer.roles.evaluator import Contest, Evaluation, Evaluator, Source
     from gossamer.run.best_videos import BestVideos
     from gossamer.run.host_protocol import Placement
@@ -39,6 +40,8 @@ class Scoring:
         store: where the best policy is kept.
         placement: where the learners run.
         videos: records new best policies; None: nobody does.
+        max_episode_steps: the plan's.
+        outdated: policies on disk whose scores do not compare with those to come.
     """
 
     def __init__(
@@ -48,6 +51,9 @@ class Scoring:
         store: CheckpointStore,
         placement: Placement,
         videos: BestVideos | None = None,
+        *,
+        max_episode_steps: int = 0,
+        outdated: Collection[Scored] = (),
     ):
         self.evaluated_at = time.monotonic()
         """When the last evaluation ended."""
@@ -59,10 +65,21 @@ class Scoring:
         self._config, self._recorder = config, recorder
         self._placement, self._videos = placement, videos
         episodes = max(config.evaluation.confirm_episodes, config.evaluation.episodes)
-        self._best_policy = BestPolicy(store, recorder, episodes)
+        self._best_policy = BestPolicy(
+            store,
+            recorder,
+            episodes,
+            settings=to_dict(config),
+            max_episode_steps=max_episode_steps,
+            outdated=outdated,
+        )
         self._scores: dict[int, float] = {}  # by learner that is scored on its own; the latest last
         # Of learners that mix their parameters the average is the run's policy.
         self._run_policy = config.topology.run_policy if config.num_learners > 1 else ""
+
+    def tell(self) -> None:
+        """Tell the recorder the scores of the best policy and of a candidate, if they count."""
+        self._best_policy.tell()
 
     def load_state(self, state: RunPolicies) -> None:
         """Continue from the `state` of a checkpoint."""

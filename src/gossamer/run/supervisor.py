@@ -30,6 +30,7 @@ from gossamer.run.host_protocol import (
     SnapshotSent,
 )
 from gossamer.run.placements.process_layout import layout_of
+from gossamer.run.resumed_settings import as_computed
 from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import LOST, NOT_BACK, fill_absent_learners
 from gossamer.run.stopping import end_of
@@ -87,8 +88,12 @@ class Supervisor:
     requests: Requests
     exit: Exit | None = None
     """How the run ends, once that is known."""
+    on_began: Callable[[], object] = lambda: None
+    """Called once, when all learners have been made."""
     began: bool = False
     """Whether all learners have been made, and hold what they begin with."""
+    loaded: RunState | None = None
+    """State of the checkpoint that the session goes on from; None: it is the first."""
     _group: HostGroup = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,6 +103,7 @@ class Supervisor:
 
     def load_state(self, state: RunState) -> None:
         """Continue from the state of a checkpoint."""
+        self.loaded = state
         self.recorder.load_state(state.recorder)
         self.evaluations.load_state(state)
         self.checkpoints.load_state(state)
@@ -275,6 +281,8 @@ class Supervisor:
         group = self._group
         if not group.begin():
             return
+        if not self.began:
+            self.on_began()
         self.began = True
         if group.resumed and self.placement.restore_seconds is None:
             self.recorder.say(f"restoring took {time.monotonic() - group.started_at:.1f} s")
@@ -343,7 +351,7 @@ class Supervisor:
             recorder=self.recorder.state(self.placement.env_steps),
             evaluation_budget=self.evaluations.budget,
             policies=self.evaluations.state(dict(filled)),
-            settings=to_dict(self.config),
+            settings=self._learnt_with({rank: x.update for rank, x in learners.items()}),
         )
         if self._group.ranks_told or ended:
             seconds = max(part.seconds for part in parts)
@@ -352,6 +360,13 @@ class Supervisor:
             self.checkpoints.initial = state
         self.checkpoints.final_snapshot_queued = ended
         self._group.release()
+
+    def _learnt_with(self, updates: dict[int, int]) -> dict[str, Any]:
+        """Return the settings that a checkpoint is saved with; until something is learnt its policy is that of before."""
+        settings, loaded = to_dict(self.config), self.loaded
+        if loaded is not None and loaded.settings and updates == loaded.updates:
+            return as_computed(settings, loaded.settings)
+        return settings
 
     def _own_policy(self, rank: int) -> dict[str, Tensor] | None:
         """Return the last policy of an independent learner that has no place, by name; None: it is not known, or they mix."""

@@ -31,7 +31,7 @@ from gossamer.config import (
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.stopping import Stopped
 from gossamer.machine import keep_freed_memory, process_began
-from gossamer.record.checkpoint import BEST, CANDIDATE
+from gossamer.record.checkpoint import BEST, CANDIDATE, Scored
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
@@ -39,7 +39,7 @@ from gossamer.record.requests import Requests
 from gossamer.roles.evaluator import Interrupted
 from gossamer.run import resume, user_messages
 from gossamer.run.best_videos import BestVideos
-from gossamer.run.checkpoint_contents import from_disk, tensors_of
+from gossamer.run.checkpoint_contents import ScoredPolicy, facts_of, from_disk, tensors_of
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.evaluations import Evaluations
 from gossamer.run.finished import Finished
@@ -49,7 +49,7 @@ from gossamer.run.placements.choose_placement import place
 from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.prepare import Asked, prepare
 from gossamer.run.recorder import Recorder
-from gossamer.run.resumed_settings import changes, scores_changed
+from gossamer.run.resumed_settings import changes, scored_by, scores_changed
 from gossamer.run.scoring import Scoring
 from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import is_repeatable
@@ -302,7 +302,7 @@ class _Session:
             folder, recorder = self._open()
             stack.callback(folder.unlock)  # it may be left before its end is written
             store = folder.checkpoints(config.keep_checkpoints)
-            self.dropped = self._drop_scores(store)  # before anybody goes by them
+            outdated, self.dropped = self._outdated(store)
             stack.enter_context(watch.hearing(watch.on_signal))
             requests = Requests(folder.path, partial(watch.request, "request"))
             stack.callback(requests.close)
@@ -310,14 +310,25 @@ class _Session:
             videos = None
             if config.evaluation.video:
                 videos = BestVideos(config, folder, store, placement.names, recorder.say)
-            scoring = Scoring(config, recorder, store, placement, videos)
+            scoring = Scoring(
+                config,
+                recorder,
+                store,
+                placement,
+                videos,
+                max_episode_steps=self.plan.max_episode_steps,
+                outdated=outdated,
+            )
             evaluations = Evaluations(config, placement, recorder, scoring, watch.stop)
             supervisor = Supervisor(
                 config, folder, placement, recorder, checkpoints, evaluations, watch.stop, requests
             )
+            # Not before: somebody may refuse to go on yet.
+            supervisor.on_began = lambda: [store.discard(name) for name in outdated]
             stack.callback(self._close, evaluations.close)
             watch.watched = run = _Run(supervisor, scoring, folder.beginnings() if resumed else {})
             self._write_beginning(supervisor)
+            scoring.tell()
             self._introduce(placement.restore_seconds or 0.0)
             return run.to_its_end(
                 lambda: supervisor.run(self._load, self._go_back, resumed=resumed, making=making)
@@ -367,6 +378,7 @@ class _Session:
             began=self.asked.began,
             title=None if self.asked.quiet else title,
             on_row=self.asked.on_row,
+            scored_by=scored_by(to_dict(config), self.plan),
         )
         return self.folder, self.recorder
 
@@ -382,10 +394,12 @@ class _Session:
     def _write_beginning(self, supervisor: Supervisor) -> None:
         """Write what a run begins with; of a new run nothing stays if that fails."""
         asked, folder = self.asked, self.folder
+        beginnings = folder.beginnings() if self.state else {}
         try:
             known = user_messages.env_facts(self.spec) if self.prepared.tried else {}
             settings = to_dict(self.config)
             facts = {
+                "scored_by": scored_by(settings, self.plan),
                 **mixing_facts(self.config),
                 **known,
                 **self._origin(code_in(settings)),
@@ -414,6 +428,9 @@ class _Session:
         except BaseException as error:
             if self.prepared.folder is None:
                 folder.discard()
+            else:  # what is refused now would be refused ever after
+                with suppress(OSError):
+                    folder.put_back(beginnings)
             if isinstance(error, OSError):
                 raise ConfigError(
                     f"cannot write into {folder.path}: {error.strerror or error}; make room or "
@@ -452,18 +469,25 @@ class _Session:
         self.folder.checkpoints().discard_after(self.state.updates[0] if self.state else 0)
         (self.folder.path / "summary.json").unlink(missing_ok=True)
 
-    def _drop_scores(self, store: CheckpointStore) -> str:
-        """Drop the best policy, and the candidate, if what comes does not compare with their scores; return what is told."""
-        state, best = self.state, store.score(BEST)
-        if state is None or (best is None and store.score(CANDIDATE) is None):
-            return ""
-        before = state.settings or self.prepared.before
-        why = [*scores_changed(before, to_dict(self.config), state.plan, self.plan)]
-        if not why:
-            return ""
-        for name in (CANDIDATE, BEST):
-            store.discard(name)
-        return user_messages.dropped_in_words(None if best is None else best.mean, why)
+    def _outdated(self, store: CheckpointStore) -> tuple[list[Scored], str]:
+        """Return which of best policy and candidate have scores that do not compare with what comes, and what is told."""
+        state, found, told = self.state, list[Scored](), ""
+        for name in (BEST, CANDIDATE):
+            score = None if state is None else store.score(name)
+            if state is None or score is None:
+                continue
+            before, limit = state.settings or self.prepared.before, state.plan.max_episode_steps
+            with suppress(ConfigError):  # a damaged one is nobody's
+                own = facts_of(store.load(name, lambda _: False), ScoredPolicy)
+                if own.settings:
+                    before, limit = own.settings, own.max_episode_steps
+            plan = replace(state.plan, max_episode_steps=limit)
+            if why := [*scores_changed(before, to_dict(self.config), plan, self.plan)]:
+                found.append(name)
+                told = told or user_messages.dropped_in_words(
+                    score.mean if name == BEST else None, why
+                )
+        return found, told
 
     def _go_back(self) -> bool:
         """Return to the last checkpoint, or the beginning, in the midst of a session; whether there is one."""
