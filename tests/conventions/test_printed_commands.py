@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 import torch
 from runs import SMALL
@@ -211,8 +212,9 @@ def test_exported_policies_answer_as_the_page_prints(
     page = (ROOT / "docs" / "export.md").read_text()
     programs = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     programs = [x for x in programs if "urllib" not in x]  # tests/examples/test_examples.py
-    assert len(programs) == 3
+    assert len(programs) == 4
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")
     for program in programs:
         kind = next(x for x in ("onnx", "pt2", "hub") if x in program)
         if kind == "onnx":
@@ -221,7 +223,8 @@ def test_exported_policies_answer_as_the_page_prints(
         words = ["export", str(made / "runs" / "one"), "--format", kind, "--output", output]
         more = ["--episodes", "1"] if kind == "hub" else []
         assert cli.main([*words, *more]) == 0, capsys.readouterr().err
-        found: dict[str, Any] = {}
+        found: dict[str, Any] = {"env": gymnasium.make("CartPole-v1")}  # of the reader's own
         exec(compile(program, "docs/export.md", "exec"), found)
+        Path(output).unlink() if kind != "hub" else None
         action = found["outputs"]["action"] if kind == "pt2" else found["action"]
         assert set(torch.as_tensor(action).flatten().tolist()) <= {0, 1}
