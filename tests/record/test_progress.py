@@ -54,7 +54,7 @@ def test_plain_lines_say_everything_at_most_every_5_seconds() -> None:
     for part in (
         "250,000/1,000,000 (25%)",
         "2,500/s",
-        "left 5m00s",
+        "left at most 5m00s",
         "return -12.5 (stops at 18)",
         "evaluation -9.25",
         "loss 0.125",

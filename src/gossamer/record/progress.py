@@ -124,7 +124,8 @@ class Progress:
             left.append(self._stop_after_seconds - row.get("time_s", 0.0))
         if speed:
             text += f" {speed:,.0f}/s"
-        return text + (f" left {_duration(max(0.0, min(left)))}" if left else "")
+        most = "at most " if self._target is not None else ""  # which may be reached any moment
+        return text + (f" left {most}{_duration(max(0.0, min(left)))}" if left else "")
 
     def _returns_text(self, row: Mapping[str, Any]) -> str:
         parts: list[str] = []
