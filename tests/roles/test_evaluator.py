@@ -183,6 +183,7 @@ class ListKeeper:
     """Remembers what it is told; what waits for being confirmed is set from outside."""
 
     run_seconds = math.inf
+    has_begun = False
 
     def __init__(self, after=lambda: None):
         self.results, self.contests, self.next, self.after = [], [], None, after

@@ -16,7 +16,7 @@ SETTINGS = {"normalize_obs": True, "value_norm": True}
 class Keeper:
     """Wants nothing confirmed."""
 
-    run_seconds, waiting = math.inf, False
+    run_seconds, waiting, has_begun = math.inf, False, False
 
     def on_evaluation(self, result, source, params): ...
 

@@ -220,19 +220,17 @@ def test_a_run_that_is_stopped_decides_by_what_it_knows(fakes: Fakes) -> None:
 
 
 def test_a_contest_ends_as_soon_as_it_is_decided(fakes: Fakes) -> None:
-    fakes.best = BestPolicy(fakes.store, fakes.recorder, 12)  # type: ignore[arg-type]
+    fakes.best = BestPolicy(fakes.store, fakes.recorder, 9)  # type: ignore[arg-type]
     fakes.consider(1, 5.0)
     fakes.consider(2, 9.0)
     assert fakes.contest().played == 0
     fakes.best.decide(scored(5.0, 9.0, 6.0), scored(5.5, 7.0, 6.0))
     assert (fakes.contest().played, fakes.best.waiting, fakes.rows) == (3, True, [])
-    for played in (3, 6):  # it is far ahead of the best, in few episodes
-        assert fakes.contest().played == played
-        fakes.best.decide(scored(9.0, 9.0, 9.0), scored(5.5, 5.0, 4.5))
-    assert (fakes.version(), scored_as(fakes.store)) == (2, (pytest.approx(74 / 9), 9))
+    fakes.best.decide(scored(9.0, 9.0, 9.0), scored(5.5, 5.0, 4.5))
+    assert (fakes.version(), scored_as(fakes.store)) == (2, (pytest.approx(47 / 6), 6))
     # Where nothing tells them apart, all episodes are played.
     fakes.consider(3, 10.0)
-    for played in (0, 3, 6, 9):
+    for played in (0, 3, 6):
         assert fakes.contest().played == played
         fakes.best.decide(scored(1.0, 5.0, 9.0), scored(2.0, 4.5, 9.0))
     assert not fakes.best.waiting
@@ -247,6 +245,10 @@ def test_few_episodes_decide_nothing_however_far_one_is_ahead(fakes: Fakes) -> N
     fakes.contest()
     fakes.best.decide(scored(0.54, 1.22, 1.34), scored(-1.5, -2.0, -2.0))
     assert (fakes.version(), fakes.version("candidate"), fakes.rows) == (1, 2, [])
+    assert fakes.best.has_begun, "so that the next part of it comes before another candidate does"
+    fakes.contest()
+    fakes.best.decide(scored(-0.5, 0.2, -2.0), scored(-1.5, -2.0, 1.0))
+    assert (fakes.version("candidate"), fakes.best.has_begun) == (2, False)
     # Of contests that are to be shorter all episodes are enough.
     fakes.best = BestPolicy(fakes.store, fakes.recorder, 3)  # type: ignore[arg-type]
     fakes.contest()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fake_placement import PLAN, FakePlacement, Supervised, done, part, ready, told
-from runs import SMALL
+from runs import SMALL, rows_of
 
 import gossamer
 from gossamer.compare.reading import read_run
@@ -189,9 +189,14 @@ def test_until_something_is_learnt_a_checkpoint_is_of_the_network_of_before(tmp_
     """Of a session that changed it and was stopped at once."""
     for name, updates, wanted in (("same", 5, ("tanh", True)), ("more", 6, ("relu", False))):
         last = [ready()], [part(updates=updates)], [told(updates=updates, last=True)], [done()]
-        changed = {"policy": {"activation": "relu"}, "algorithm.value_norm": False}
+        changed = {
+            "policy": {"activation": "relu"},
+            "algorithm": {"value_norm": False, "discount": 0.5},
+        }
         held = Supervised(tmp_path / name, FakePlacement([*last]), **changed)
-        learnt = make_config("CartPole-v1", {"num_envs": 2, "algorithm.value_norm": True})
+        learnt = make_config(
+            "CartPole-v1", {"algorithm.value_norm": True, "algorithm.discount": 0.98}
+        )
         _, loaded = part(updates=5)
         held.supervisor.load_state(
             RunState(
@@ -206,6 +211,7 @@ def test_until_something_is_learnt_a_checkpoint_is_of_the_network_of_before(tmp_
         held.run(resumed=True)
         held.supervisor.finish_saving()
         saved = held.saved().settings
+        assert saved["algorithm"]["discount"] == (0.98 if name == "same" else 0.5)
         assert (saved["policy"]["activation"], saved["algorithm"]["value_norm"]) == wanted
         assert saved["num_envs"] == 2
         held.close()
@@ -234,6 +240,24 @@ def test_evaluations_of_other_conditions_are_not_the_runs_score(tmp_path: Path) 
     assert last_evaluation(other) == last_evaluation(run)
 
 
+def test_evaluations_of_a_run_from_before_marks_are_of_the_settings_that_it_had(
+    tmp_path: Path,
+) -> None:
+    """Two changes later they are no score either."""
+    run = scored(tmp_path / "run", total_env_steps=512)
+    rows = rows_of(run, "evaluation")
+    unmarked = [{name: x for name, x in row.items() if name != "scored_by"} for row in rows]
+    (run / "evaluation.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in unmarked))
+    before = last_evaluation(run)
+    none = {"evaluation": {"every_seconds": 0.0}, "quiet": True}
+    for limit, steps, wanted in ((9, 576, None), (12, 640, None), (40, 704, before)):
+        gossamer.train(resume=run, max_episode_steps=limit, total_env_steps=steps, **none)
+        assert last_evaluation(run) == wanted
+    # Where nothing says how the run is scored now, the newest evaluation does.
+    (run / "meta.json").write_text("{}")
+    assert last_evaluation(run) == before
+
+
 def test_returns_of_other_episodes_end_no_run(tmp_path: Path) -> None:
     """In episodes of 9 steps nobody earns more than 9."""
     run = trained(tmp_path / "run", total_env_steps=4_000)
@@ -260,3 +284,28 @@ def test_an_export_tells_what_its_values_are_by_what_was_learnt(tmp_path: Path) 
     config, checkpoint = from_dict(saved), CheckpointStore(run / "checkpoints", 0).load("last")
     told = describe_run(RunFolder(run), config, checkpoint, "last", None)
     assert (told["discount"], told["reward_clip"]) == (0.98, "none")
+
+
+def test_a_learner_without_a_place_has_learnt_nothing(tmp_path: Path) -> None:
+    """In its place the policy of another is saved, which may have made more updates."""
+    changed = {"policy": {"activation": "relu"}, "topology": {"name": "gossip"}}
+    given = {**changed, "cluster.min_learners": 1}
+    placement = FakePlacement([], num_hosts=2)
+    placement.unplace(1)
+    placement.script = [[ready()], [part(updates=5)], [told(updates=5, last=True)], [done()]]
+    held = Supervised(tmp_path, placement, **given)
+    learners = [part(updates=x)[1].learners[0] for x in (5, 3)]
+    held.supervisor.load_state(
+        RunState(
+            learners,
+            PLAN,
+            exact=True,
+            recorder=held.recorder.state(50),
+            settings=to_dict(make_config("CartPole-v1")),
+        )
+    )
+    held.stop.request("SIGINT")
+    held.run(resumed=True)
+    held.supervisor.finish_saving()
+    assert held.saved().settings["policy"]["activation"] == "tanh"
+    held.close()

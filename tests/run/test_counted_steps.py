@@ -31,18 +31,19 @@ def report(index: int, env_steps: int) -> tuple[int, ProgressReport]:
     ("topology", "missing", "wanted"),
     [
         ({"name": "diffusion"}, False, 400),  # in lock-step the others are as far
-        ({"name": "gossip", "max_staleness": "never"}, False, 250),
-        ({"name": "single"}, False, 250),
-        ({"name": "gossip", "max_staleness": "never"}, True, 250),
-        ({"name": "diffusion"}, True, 250),
+        ({"name": "gossip", "max_staleness": "never"}, False, 270),
+        ({"name": "single"}, False, 270),
+        ({"name": "gossip", "max_staleness": "never"}, True, 270),
+        ({"name": "diffusion"}, True, 270),
     ],
 )
 def test_an_episode_is_told_at_the_steps_of_those_that_are_there(
     tmp_path: Path, topology: dict[str, Any], missing: bool, wanted: int
 ) -> None:
-    """Four learners have learnt from 250 steps; one, whose actor has made 100, ends an episode."""
+    """Four learners have learnt from 250 steps, 80 of which are its own whose actor has made 100 and ends an episode."""
     ready = [(i, Ready(None)) for i in range(2 if missing else 4)]
-    placement = FakePlacement([ready, [report(1, 100)]], num_hosts=4, env_steps=250)
+    script = [ready, [report(1, 100)]]
+    placement = FakePlacement(script, num_hosts=4, env_steps=250, learnt={1: 80})
     if missing:
         for index in (2, 3):
             placement.unplace(index)
@@ -57,6 +58,16 @@ def test_an_episode_before_anything_was_learnt_is_told_at_its_own_steps(tmp_path
     held = Supervised(tmp_path, FakePlacement(script, num_hosts=2), topology={"name": "single"})
     held.run_script()
     assert [row["env_steps"] for row in held.rows("episodes")] == [30]
+    held.close()
+
+
+def test_the_episodes_of_a_single_learner_are_told_where_they_ended(tmp_path: Path) -> None:
+    """However many are told at once."""
+    script = [[(0, Ready(None))], [report(0, x) for x in (20, 60, 100)]]
+    placement = FakePlacement(script, env_steps=250, learnt={0: 250})
+    held = Supervised(tmp_path, placement)
+    held.run_script()
+    assert [row["env_steps"] for row in held.rows("episodes")] == [20, 60, 100]
     held.close()
 
 

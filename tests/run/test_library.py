@@ -9,9 +9,11 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import pytest
 from counting_envs import Counting
 from programs import Program
@@ -144,7 +146,9 @@ def test_an_error_in_a_programs_function_ends_the_run(
     [
         (lambda: 0, r'train\("my_module:make_env"\)$'),
         (Counting, r'train\("counting_envs:Counting"\)$'),
-        (Counting(), r'module:NAME, as many are made: train\("counting_envs:Counting"\)$'),
+        (Counting(), r'module:NAME, as many are made: train\("my_module:make_env"\)$'),
+        (gymnasium.make("CartPole-v1"), r'train\("CartPole-v1"\)$'),
+        (partial(Counting), r'train\("my_module:make_env"\)$'),
         (7, r"it takes an environment's id, settings by name, or a config"),
     ],
 )

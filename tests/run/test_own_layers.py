@@ -277,11 +277,15 @@ def test_buffers_of_layers_are_part_of_what_acts_and_is_kept_as_the_best(
 @pytest.mark.parametrize(
     ("layer", "said"),
     [
-        ("nn.Dropout(0.5)", r"layer second \(Dropout\) drops features at random"),
-        ("nn.BatchNorm1d(16)", r"layer second \(BatchNorm1d\) normalises by whatever else"),
-        ("nn.LazyBatchNorm1d()", r"layer second \(LazyBatchNorm1d\) normalises by"),
-        ("nn.LSTM(16, 16, 2, dropout=0.1)", r"layer second \(LSTM\) drops features"),
-        ("nn.TransformerEncoderLayer(16, 2)", r"layer second\.self_attn .* use a dropout of 0, or"),
+        ("nn.Dropout(0.5)", r"layer torso\.second \(Dropout\) is random"),
+        ("nn.RReLU()", r"layer torso\.second \(RReLU\) is random"),
+        ("nn.BatchNorm1d(16)", r"layer torso\.second \(BatchNorm1d\) normalises by whatever else"),
+        ("nn.LazyBatchNorm1d()", r"layer torso\.second \(.*BatchNorm1d\) normalises by"),
+        ("nn.LSTM(16, 16, 2, dropout=0.1)", r"layer torso\.second \(LSTM\) is random"),
+        (
+            "nn.TransformerEncoderLayer(16, 2)",
+            r"layer torso\.second\.self_attn .* use a dropout of 0, or",
+        ),
     ],
 )
 def test_layers_that_compute_something_else_each_time_are_refused(
@@ -298,6 +302,18 @@ def test_layers_that_compute_something_else_each_time_are_refused(
     if "Lazy" not in layer:
         given["policy.torso"] = f"{module}_kept:Layers"
         gossamer.train("CartPole-v1", quiet=True, **given)
+
+
+def test_a_run_that_was_trained_with_such_layers_is_still_played(folder: Path) -> None:
+    """An older version took them; a policy that is loaded drops nothing."""
+    text = CHANGING.replace("LAYER", "nn.Dropout(0.5)")
+    (folder / "once_dropping.py").write_text(text.replace("0.5", "0.0"))
+    given = {**TINY, "policy.torso": "once_dropping:Layers", "run_folder": "run"}
+    gossamer.train("CartPole-v1", quiet=True, **given)
+    (folder / "once_dropping.py").write_text(text)
+    del sys.modules["once_dropping"]
+    assert gossamer.evaluate("run", episodes=1).mean >= 1.0
+    gossamer.train(resume="run", total_env_steps=128, quiet=True)
 
 
 def test_layers_that_drop_nothing_are_taken(folder: Path) -> None:

@@ -62,6 +62,8 @@ class FakePlacement:
     evaluates: str = "beside"
     restore_seconds: float | None = 0.0
     asked: list[Any] = field(default_factory=list)
+    learnt: dict[int, int] = field(default_factory=dict)
+    """Env steps of each learner."""
 
     def __post_init__(self) -> None:
         self.hosts = [FakeHost(range(i, i + 1)) for i in range(self.num_hosts)]
@@ -85,6 +87,9 @@ class FakePlacement:
     def absent(self) -> dict[int, int]:
         unplaced = (host for host in self.hosts if not host.state.is_placed)
         return {rank: 20 for host in unplaced for rank in host.ranks}
+
+    def env_steps_of(self, rank: int) -> int:
+        return self.learnt.get(rank, 0)
 
     def make_evaluator(self) -> None:
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gossamer.policies.tiles import shares_tiles
 from gossamer.replay.selectors.base import Selector
 from gossamer.system.reading import clipped
 
@@ -37,7 +38,8 @@ def _shown(config: TrainConfig, name: str) -> str:
         value = value[int(part)] if part.isdecimal() else getattr(value, part)
     if isinstance(value, bool):
         return "on" if value else "off"
-    return clipped(" ".join(map(str, value)) if isinstance(value, tuple) else str(value), 60)
+    text = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return clipped(text or "none", 60)
 
 
 def _unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str]]:
@@ -104,8 +106,11 @@ def _of_network(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str],
     yield ["policy.join_size"], "observations are one array"
     if torso == "mlp":
         yield ["policy.fc_size", "policy.last_filters"], why
-        if policy.core != "none" and not spec.leaf.tiles:
-            yield ["policy.tile_size"], "observations are no grid of symbols"
+        if policy.core != "none" and not shares_tiles(spec.leaf, policy):
+            plain = (
+                "policy.torso is mlp" if spec.leaf.tiles else "observations are no grid of symbols"
+            )
+            yield ["policy.tile_size"] * (policy.tile_size > 0), plain
     else:
         names = ["policy.hidden_sizes"]
         names += ["policy.separate_value"] * (policy.core == "none")

@@ -200,9 +200,12 @@ def _read_env(word: str, settings: dict[str, Any]) -> None:
     section, equals, value = word.partition("=")
     if equals and value.lower() in _choices().get(section, ()):
         raise ConfigError(f"{word} is not understood; did you mean {section}:{value.lower()}?")
-    if equals and find_annotation(TrainConfig, section.replace("-", "_")) is not None:
-        meant = f"{flag(section.replace('-', '_'))} {quoted(value)}"
-        raise ConfigError(f"{word} is not understood; did you mean {meant}?")
+    name = section.replace("-", "_")
+    if equals and name in (*_NO_FLAGS, "env"):
+        raise ConfigError(f"{word} is not understood; {_NO_FLAGS.get(name, _ENV)}")
+    annotation = _annotation_of(name) if equals else None
+    if annotation is not None and not members(annotation):
+        raise ConfigError(f"{word} is not understood; did you mean {flag(name)} {quoted(value)}?")
     if "env_id" in settings:
         raise ConfigError(
             f"{word} is one word too many, the environment being {settings['env_id']}; "

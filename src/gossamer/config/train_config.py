@@ -47,7 +47,7 @@ class EvaluationConfig:
     confirm_episodes: Count = 20
     """Episodes that confirm a new best policy, >= 1, and at least evaluation.episodes. A policy that scores higher
     than the best policy is the best at once if their 95 % intervals do not overlap; otherwise it becomes a candidate.
-    Candidate and best policy then play this many new episodes with the same seeds, fewer (at least 8) if evaluations
+    Candidate and best policy then play this many new episodes with the same seeds, fewer (at least 6) if evaluations
     are slow and the difference is soon clear. The policy with the higher mean is kept as the best, with that mean as its score."""
     max_time_fraction: Share = 0.03
     """Largest share of the run's time for evaluations and confirmations, in (0, 1], in processor time of the

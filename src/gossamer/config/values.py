@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -45,11 +46,13 @@ def bare(kind: Any) -> tuple[Any, msgspec.Meta]:
     return base, meta
 
 
+@functools.cache
 def is_list(annotation: Any) -> bool:
     """Whether a setting holds a list of values."""
     return typing.get_origin(bare(annotation)[0]) is tuple
 
 
+@functools.cache
 def is_mapping(annotation: Any) -> bool:
     """Whether a setting holds values by names that are free."""
     return typing.get_origin(annotation) is Mapping

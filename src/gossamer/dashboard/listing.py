@@ -348,6 +348,9 @@ def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
             mean = number(row.get("mean"))
             if mean is None or row.get("confirmation") is True:
                 continue
+            mark = (
+                row.get("scored_by") if mark is None else mark
+            )  # of the newest, where nothing tells
             if row.get("scored_by", mark) != mark:
                 continue  # scores do not compare any more
             if several and row.get("learner") == "average" and not ships_average(config):

@@ -11,7 +11,6 @@ from gossamer.record.metrics import plain
 from gossamer.run.checkpoint_contents import PolicyOrigin, env_steps_of, facts_of
 from gossamer.run.load_policy import as_learnt, whose
 from gossamer.spec import nested_obs
-from gossamer.system.reading import mapping
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
@@ -58,10 +57,9 @@ def describe_run(
 ) -> dict[str, Any]:
     """Return where a policy comes from; no path of this machine is in it."""
     config = as_learnt(config, checkpoint)
-    learnt = mapping(mapping(checkpoint.state.get("settings")).get("algorithm")).get("name")
     return {
         "name": folder.path.absolute().name,
-        "algorithm": learnt if isinstance(learnt, str) else config.algorithm.name,
+        "algorithm": config.algorithm.name,
         "topology": config.topology.name,
         "seed": config.seed,
         "num_learners": config.num_learners,

@@ -229,7 +229,6 @@ def tried(
             f"{wanted} a torch.nn.Module that maps {_rows_in_words(given)} to [N, F], "
             "with F in its attribute feature_size"
         )
-    _refuse_changing(torso, name)
     home = _home_of(torso)
     if home.type == "meta":
         return torso  # shapes alone are counted
@@ -258,19 +257,19 @@ _BATCH_NORMS = (
 )  # fmt: skip
 
 
-def _refuse_changing(torso: nn.Module, name: str) -> None:
+def refuse_changing(policy: nn.Module) -> None:
     """Refuse layers that compute something else each time, or depend on what else is in a batch: acting and learning would differ."""
-    for path, layer in torso.named_modules():
+    for path, layer in policy.named_modules():
         drops = isinstance(layer, _DROPOUTS) and layer.p > 0
         drops |= isinstance(layer, (nn.RNNBase, nn.MultiheadAttention)) and layer.dropout > 0
-        if layer.training and (drops or isinstance(layer, _BATCH_NORMS)):
-            what = (
-                "drops features at random" if drops else "normalises by whatever else is in a batch"
-            )
+        drops = layer.training and (drops or isinstance(layer, nn.RReLU))
+        keeps = not layer.training and getattr(layer, "track_running_stats", False)
+        if drops or (isinstance(layer, _BATCH_NORMS) and not keeps):
+            what = "is random" if drops else "normalises by whatever else is in a batch"
             how = "a dropout of 0" if drops else "nn.LayerNorm or nn.GroupNorm"
             raise ConfigError(
-                f"{name}: its layer {path or type(layer).__name__} ({type(layer).__name__}) {what}, so that the policy that "
-                f"learns is not the one that has acted; use {how}, or call .eval() on this layer to keep it as it is"
+                f"layer {path} ({type(layer).__name__}) {what}, so that the policy that learns is not the one that has "
+                f"acted; use {how}, or call .eval() on this layer to keep it as it is"
             )
 
 

@@ -351,6 +351,7 @@ class RunFolder:
         *,
         episodes: int | None = None,
         independent: bool = False,
+        scored_by: str = "",
     ) -> float:
         """Drop the log rows later than a checkpoint, and return the run's time at the last of the others. Files are replaced whole.
 
@@ -361,12 +362,16 @@ class RunFolder:
                 was made, when other learners had gone on: it tells no more env steps than the checkpoint.
             episodes: Keep exactly this many rows of `episodes.jsonl` instead of going by env_steps.
             independent: Learners do not mix, and an evaluation of one tells its own env steps times their number.
+            scored_by: Mark of evaluations that have none yet; empty: they get none.
         """
         last, slowest = 0.0, min(updates.values())
 
         def kept(name: str, row: dict[str, Any]) -> dict[str, Any] | None:
             nonlocal last
-            new = cut_back(row, tells_own=independent and name == "evaluation.jsonl")
+            evaluates = name == "evaluation.jsonl"
+            if evaluates and scored_by and not row.get("confirmation"):
+                row = {**row, "scored_by": row.get("scored_by", scored_by)}
+            new = cut_back(row, tells_own=independent and evaluates)
             if new is not None:
                 last = max(last, number(row.get("time_s")) or 0.0)
             return new

@@ -143,12 +143,11 @@ def evaluations_of_policy(run: Path | Reader) -> list[dict[str, Any]]:
     Of a run that was resumed with learners that do not mix any more, or with settings by which scores do not compare, these
     are the ones since then.
     """
+    rows = [row for row in rows_in(_reader(run), "evaluation.jsonl") if not row.get("confirmation")]
     mark = table_in(_reader(run), "meta.json").get("scored_by")
-    rows = [
-        row
-        for row in rows_in(_reader(run), "evaluation.jsonl")
-        if not row.get("confirmation") and row.get("scored_by", mark) == mark
-    ]
+    if mark is None and rows:  # it is damaged
+        mark = rows[-1].get("scored_by")
+    rows = [row for row in rows if row.get("scored_by", mark) == mark]
     averages = [i for i, row in enumerate(rows) if row.get("learner") == "average"]
     if not averages:
         return rows

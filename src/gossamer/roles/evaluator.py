@@ -198,6 +198,11 @@ class Keeper(Protocol):
         """Whether a candidate waits for being confirmed."""
         ...
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a contest has been begun, and is still too short to be decided."""
+        ...
+
     def on_evaluation(self, result: Evaluation, source: Source, params: list[Tensor]) -> None:
         """Take the result of an evaluation and the tensors evaluated, which are only lent."""
         ...
@@ -539,7 +544,8 @@ class Evaluator:
         """
         began, asked, self.asked = time.monotonic(), self.asked, False
         if self._late and self._confirms_next and self._keeper.waiting and not asked:
-            cost, self._confirms_next = self.confirm(stop, few=True), False
+            cost = self.confirm(stop, few=True)
+            self._confirms_next = self._keeper.has_begun  # or a new candidate would begin another
         else:
             cost, self._confirms_next = self.evaluate_newest(stop, few=self._late), True
             if self._keeper.waiting and self.budget >= self.confirming_cost:

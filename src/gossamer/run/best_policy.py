@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 EXPLAINED_AFTER_SECONDS = 2.0
 """A confirmation at the end of a run that takes longer is told of."""
-FEWEST_EPISODES = 8
+FEWEST_EPISODES = 6
 """Of a contest that ends before all are played: a policy far ahead in fewer was often lucky, and its mean would be its score."""
 
 
@@ -75,6 +75,11 @@ class BestPolicy:
     def waiting(self) -> bool:
         """Whether there is a candidate."""
         return self._scores[CANDIDATE] is not None
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a contest has been begun, and is still too short to be decided."""
+        return self._earned is not None and len(self._earned[0].returns) < FEWEST_EPISODES
 
     def consider(
         self,

@@ -194,6 +194,10 @@ class Placement(Protocol):
         """Decisions learnt from, over all learners."""
         ...
 
+    def env_steps_of(self, rank: int) -> int:
+        """Decisions that a learner has learnt from."""
+        ...
+
     @property
     def updates(self) -> int:
         """Updates of learner 0."""

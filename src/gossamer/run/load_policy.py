@@ -24,7 +24,7 @@ from gossamer.run.checkpoint_contents import (
     facts_of,
     policy_of,
 )
-from gossamer.run.resumed_settings import COMPUTED
+from gossamer.run.resumed_settings import COMPUTED, VALUED
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import clipped, mapping, quoted, visible
 from gossamer.topology.base import blend
@@ -39,9 +39,6 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
     from gossamer.roles.policy import Policy
     from gossamer.spec import EnvSpec
-
-VALUED = ("value_norm", "discount", "reward_clip")
-"""Settings of every algorithm that decide what values are, and of what."""
 
 
 def read_policy(folder: RunFolder) -> SavedPolicy:

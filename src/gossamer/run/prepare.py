@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.build.plan import Plan, learners_machine, make_plan
 from gossamer.build.preflight import (
+    build_shapes,
     refuse_full_shared_memory,
     refuse_large,
     refuse_what_a_gpu_cannot_hold,
@@ -19,6 +20,7 @@ from gossamer.config import TrainConfig, learnt_with, to_dict
 from gossamer.config.layers import COMMAND_LINE
 from gossamer.envs.registry import masked_as, may_mask, read_spec, try_to_repeat
 from gossamer.machine import same_folder, this_machine
+from gossamer.policies.torsos import refuse_changing
 from gossamer.record.folder import RunFolder
 from gossamer.run.best_videos import refuse_no_videos
 from gossamer.run.checkpoint_contents import RunState, SavedPolicy, from_disk, tensors_of
@@ -146,6 +148,8 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
     remark = ""
     if state is None:
         plan = make_plan(config, spec, machine)
+        if torso is not None or config.policy.has_own_code:
+            refuse_changing(build_shapes(config, spec, torso))
     else:
         # From Python nobody says what was asked for; what differs was.
         differing = changes(last, to_dict(config))

@@ -11,7 +11,12 @@ from gossamer.config import to_dict
 from gossamer.errors import ConfigError
 from gossamer.record.readers import FolderReader, table_in
 from gossamer.replay.replay import columns_lost
-from gossamer.run.resumed_settings import episodes_changed, scores_changed, sums_changed
+from gossamer.run.resumed_settings import (
+    as_computed,
+    episodes_changed,
+    scores_changed,
+    sums_changed,
+)
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.reading import mapping
 
@@ -56,6 +61,20 @@ def with_changes(
     if found:  # returns of other episodes would end the run, or choose its policy
         recorder = msgspec.structs.replace(recorder, window=[])
     return msgspec.structs.replace(state, begins_anew=found, policies=policies, recorder=recorder)
+
+
+def of_before(state: RunState, loaded: RunState) -> RunState:
+    """Return a state of a session that has learnt nothing: its policies are those of the checkpoint that it went on from.
+
+    Args:
+        state: to be saved.
+        loaded: of that checkpoint; one of an older version does not tell its settings.
+    """
+    if not loaded.settings:
+        return state
+    found = as_computed(state.settings, loaded.settings)
+    policies = state.policies if found == state.settings else loaded.policies
+    return msgspec.structs.replace(state, settings=found, policies=policies)
 
 
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:

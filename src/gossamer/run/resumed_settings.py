@@ -47,8 +47,10 @@ COMPUTED = tuple(
     )
 )  # fmt: skip
 """Settings that decide which actions the same parameters choose."""
-LEARNT_WITH = (*COMPUTED, "algorithm.value_norm")
-"""Settings that decide what the same parameters compute, values included."""
+VALUED = ("value_norm", "discount", "reward_clip")
+"""Settings of every algorithm that decide what values are, and of what."""
+LEARNT_WITH = (*COMPUTED, *(f"algorithm.{x}" for x in VALUED))
+"""Settings that decide what the same parameters compute, and what that is."""
 SCORES = (
     *EPISODES,
     *(f"env.{x}" for x in ("full_action_space", "frame_stack", "size", "grayscale")),
@@ -130,7 +132,7 @@ def as_computed(settings: dict[str, Any], before: Mapping[str, Any]) -> dict[str
 def policy_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[str]:
     """Say which settings have changed without which a run's parameters compute something else."""
     for name, old, new in changes(before, after):
-        if name in LEARNT_WITH and old is not None:
+        if name in (*COMPUTED, "algorithm.value_norm") and old is not None:
             yield f"{name} {_in_words(old)} -> {_in_words(new)}"
 
 

@@ -152,6 +152,11 @@ class Scoring:
         """Whether a candidate for the best policy waits for being confirmed."""
         return self._best_policy.waiting
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether a contest has been begun, and is still too short to be decided."""
+        return self._best_policy.has_begun
+
     def contest(self) -> Contest | None:
         """Return the candidate and the best policy; None if nothing waits."""
         return self._best_policy.contest(self._placement.names)

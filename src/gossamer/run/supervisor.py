@@ -30,7 +30,7 @@ from gossamer.run.host_protocol import (
     SnapshotSent,
 )
 from gossamer.run.placements.process_layout import layout_of
-from gossamer.run.resumed_settings import as_computed
+from gossamer.run.resume import of_before
 from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import LOST, NOT_BACK, fill_absent_learners
 from gossamer.run.stopping import end_of
@@ -76,6 +76,7 @@ class Supervisor:
         evaluations: evaluates policies.
         stop: asked to.
         requests: what the run is asked for from beside it.
+        on_began: called when all learners have been made, for the first time.
     """
 
     config: TrainConfig
@@ -89,7 +90,6 @@ class Supervisor:
     exit: Exit | None = None
     """How the run ends, once that is known."""
     on_began: Callable[[], object] = lambda: None
-    """Called once, when all learners have been made."""
     began: bool = False
     """Whether all learners have been made, and hold what they begin with."""
     loaded: RunState | None = None
@@ -100,6 +100,8 @@ class Supervisor:
         """Be ready to answer the placement."""
         self.placement.before_snapshot = lambda: self.checkpoints.wait(self.placement.show_life)
         self.placement.asked_to_stop = lambda: self.stop.exit is not None
+        # Found out once: episodes may end thousands of times a second.
+        self._in_step = self.config.topology.staleness == 0 or layout_of(self.config) is None
 
     def load_state(self, state: RunState) -> None:
         """Continue from the state of a checkpoint."""
@@ -293,7 +295,7 @@ class Supervisor:
 
     def _record(self, told: ProgressReport) -> None:
         for learner, episode in told.episodes:
-            self.recorder.on_episode(episode, learner, self._env_steps_of_all(episode))
+            self.recorder.on_episode(episode, learner, self._env_steps_of_all(episode, learner))
         if self.checkpoints.save_initial() and self.recorder.tells_caller:
             self.checkpoints.wait(self.placement.show_life)  # the caller may play with the policy
         self._group.ranks_told.update(row["learner"] for row in told.rows)
@@ -302,14 +304,14 @@ class Supervisor:
         else:
             self._write_rows(told.rows)
 
-    def _env_steps_of_all(self, episode: Episode) -> int:
+    def _env_steps_of_all(self, episode: Episode, learner: int) -> int:
         """Return the env steps of all learners by the end of an episode, which tells those of its own learner's actor."""
         size = self.config.num_learners
-        together = self.config.topology.staleness == 0 or layout_of(self.config) is None
-        if together and len(self._group.ranks) == size:
+        if size == 1 or (self._in_step and len(self._group.ranks) == size):
             return episode.env_steps * size  # the others are as far, however late they are heard
         # Others may be behind or ahead by any number, or have no place.
-        return max(episode.env_steps, self.placement.env_steps)
+        others = self.placement.env_steps - self.placement.env_steps_of(learner)
+        return episode.env_steps + max(others, 0)
 
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self.recorder, self.placement.env_steps
@@ -351,8 +353,12 @@ class Supervisor:
             recorder=self.recorder.state(self.placement.env_steps),
             evaluation_budget=self.evaluations.budget,
             policies=self.evaluations.state(dict(filled)),
-            settings=self._learnt_with({rank: x.update for rank, x in learners.items()}),
+            settings=to_dict(self.config),
         )
+        loaded = self.loaded
+        there = learners.keys() - dict(filled).keys()
+        if loaded and all(learners[x].update == loaded.updates[x] for x in there):
+            state = of_before(state, loaded)  # nothing has been learnt in this session
         if self._group.ranks_told or ended:
             seconds = max(part.seconds for part in parts)
             self.checkpoints.save(state, seconds=seconds)
@@ -360,13 +366,6 @@ class Supervisor:
             self.checkpoints.initial = state
         self.checkpoints.final_snapshot_queued = ended
         self._group.release()
-
-    def _learnt_with(self, updates: dict[int, int]) -> dict[str, Any]:
-        """Return the settings that a checkpoint is saved with; until something is learnt its policy is that of before."""
-        settings, loaded = to_dict(self.config), self.loaded
-        if loaded is not None and loaded.settings and updates == loaded.updates:
-            return as_computed(settings, loaded.settings)
-        return settings
 
     def _own_policy(self, rank: int) -> dict[str, Tensor] | None:
         """Return the last policy of an independent learner that has no place, by name; None: it is not known, or they mix."""

@@ -148,11 +148,13 @@ def train(
         example = 'train("CartPole-v1", total_env_steps=20_000)'
         if callable(task) or hasattr(task, "step"):
             takes = "the name of the function or class that makes an environment, module:NAME, as many are made"
-            named = task if hasattr(task, "__qualname__") else type(task)
-            name = f"{named.__module__}:{named.__qualname__}"
-            # In other processes there is no such name.
-            name = "my_module:make_env" if "<" in name or name.startswith("__main__") else name
-            example = f'train("{name}")'
+            name = f"{getattr(task, '__module__', '')}:{getattr(task, '__qualname__', '<>')}"
+            if "<" in name or name.startswith(
+                "__main__"
+            ):  # nothing that other processes could import
+                name = "my_module:make_env"
+            known = getattr(getattr(task, "spec", None), "id", None)
+            example = f'train("{known if isinstance(known, str) else name}")'
         raise ConfigError(
             f"train was given {type(task).__name__} {clipped(repr(task), 40)}; it takes {takes}: {example}"
         )
@@ -324,7 +326,7 @@ class _Session:
                 config, folder, placement, recorder, checkpoints, evaluations, watch.stop, requests
             )
             # Not before: somebody may refuse to go on yet.
-            supervisor.on_began = lambda: [store.discard(name) for name in outdated]
+            supervisor.on_began = partial(self._drop, outdated, store, scoring)
             stack.callback(self._close, evaluations.close)
             watch.watched = run = _Run(supervisor, scoring, folder.beginnings() if resumed else {})
             self._write_beginning(supervisor)
@@ -461,7 +463,12 @@ class _Session:
             episodes = state.recorder.episode_rows
         self.lost_env_steps = max(folder.env_steps_told() - env_steps, 0)
         independent = self.config.num_learners > 1 and not self.config.topology.talks
-        last = folder.cut(env_steps, updates, episodes=episodes, independent=independent)
+        mark = ""
+        if state is not None:  # an older version has marked no evaluations
+            mark = scored_by(state.settings or self.prepared.before, state.plan)
+        last = folder.cut(
+            env_steps, updates, episodes=episodes, independent=independent, scored_by=mark
+        )
         return last if state is None else max(last, state.recorder.seconds)
 
     def _drop_future(self) -> None:
@@ -488,6 +495,13 @@ class _Session:
                     score.mean if name == BEST else None, why
                 )
         return found, told
+
+    def _drop(self, outdated: list[Scored], store: CheckpointStore, scoring: Scoring) -> None:
+        """Drop the best policy or a candidate whose scores do not compare, and say so."""
+        for name in outdated:
+            store.discard(name)
+        scoring.tell()
+        self._say(self.dropped)
 
     def _go_back(self) -> bool:
         """Return to the last checkpoint, or the beginning, in the midst of a session; whether there is one."""
@@ -554,7 +568,6 @@ class _Session:
             self._filling() if resume.begins_empty(config, state) else "",
             self.prepared.remark,
             *(f"changed: {name} {old} -> {new}" for name, old, new in differing),
-            self.dropped,
         )
 
     def _filling(self) -> str:

@@ -75,6 +75,10 @@ class OutOfProcess:
         size = self.config.num_learners
         return max(sum(map(self.memory.boxes.env_steps, range(size))), self._resumed[1])
 
+    def env_steps_of(self, rank: int) -> int:
+        """Decisions that a learner has learnt from."""
+        return self.memory.boxes.env_steps(rank)
+
     @property
     def updates(self) -> int:
         """Updates behind learner 0's newest version, or those that the run was resumed with."""

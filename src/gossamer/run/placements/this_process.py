@@ -104,6 +104,10 @@ class ThisProcess:
         """Decisions learnt from, over all learners."""
         return self._learners.env_steps
 
+    def env_steps_of(self, rank: int) -> int:
+        """Decisions that a learner has learnt from."""
+        return self._learners.parts[rank].learner.own_env_steps
+
     @property
     def version(self) -> int:
         """Version of the first learner."""
