@@ -151,7 +151,7 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --num-envs many", '--num-envs is "many"; it must be a whole number'),
         ("CartPole-v1 --num-envs 1.5", "a whole number"),
         ("CartPole-v1 --num-envs nan", "a whole number"),
-        ("CartPole-v1 --num-envs \udc80", "it must be a whole number: --num-envs 0"),
+        ("CartPole-v1 --num-envs \udc80", "it must be a whole number: --num-envs 8"),
         ("CartPole-v1 --seed 1e400", "a whole number"),
         ("CartPole-v1 --lag 2", "one of auto, 0, 1, free: --lag auto"),
         ("CartPole-v1 --tensorboard=maybe", "true or false"),

@@ -296,7 +296,7 @@ def test_an_environment_is_needed() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"num_envs": -1}, "--num-envs is -1; it must be >= 0: --num-envs 0"),
+        ({"num_envs": -1}, "--num-envs is -1; it must be >= 0: --num-envs 8"),
         ({"total_env_steps": 0}, ">= 1: --total-env-steps 10000000"),
         ({"unroll_length": 0}, ">= 1"),
         ({"seed": -5}, ">= 0: --seed 1"),

@@ -277,7 +277,7 @@ def evaluation(number: int) -> dict[str, Any]:
         "lengths": [90] * 20,
         "truncated": 0,
     }
-    row = {**played, "time_s": 60.0 * number, "confirmation": number == 5}
+    row = {**played, "time_s": 60.0 * number, "confirmation": number == 5, "scored_by": "0a1b2c3d"}
     return {**row, "wins": True, "against": {**played, "mean": 70.0}} if number == 5 else row
 
 

@@ -323,7 +323,7 @@ def unknown_setting(
             return ConfigError(f"{refused}; {_in_names_of(layer, text)}")
     open_paths = {one.partition(f".{ANY}")[0] for one in names if f".{ANY}" in one}
     names = [one for one in names if not one.endswith(f".{ANY}")]  # which is no word
-    meant = nearest(our_name(name), names)
+    meant = nearest(path + dot + _ours(path, last), names)
     if meant is None and (open_path := near(path, open_paths, 0.85)):
         meant = f"{open_path}.{last}"
     # Who turns a switch off under another name must not be told to turn ours on.
