@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -126,6 +127,21 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def make_pool(site: FakeSite, said: io.StringIO | None = None) -> Pool:
     board = Board("", head=str, stream=said or io.StringIO())
     return Pool(site, stop_seconds=1.0, board=board)
+
+
+def test_it_is_shown_how_many_run_and_how_many_are_to_begin(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "LOOK_SECONDS", 0.0)
+    seen: list[tuple[int, int, int]] = []
+
+    class Counts(Board):
+        def draw(self, running: Sequence[PlannedRun], *, to_begin: int = 0, jobs: int = 1) -> None:
+            seen.append((len(running), to_begin, jobs))
+
+    with closing(Counts("", head=str, stream=io.StringIO())) as board:
+        assert Pool(FakeSite(2), stop_seconds=1.0, board=board).run(ListOf(tmp_path, 3))
+    assert list(dict.fromkeys(seen)) == [(2, 1, 2), (1, 0, 2)]
 
 
 def test_as_many_as_there_are_slots(tmp_path: Path) -> None:

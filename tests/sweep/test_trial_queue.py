@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,6 +66,17 @@ def test_what_is_done_is_worth_its_mean_and_what_is_left_comes_first(folder: Swe
     assert json.loads((folder.path / "002" / "trial.json").read_text())["chosen"] == {
         "algorithm.passes": 3
     }
+
+
+def test_runs_to_begin_are_those_of_all_trials_to_come(folder: SweepFolder) -> None:
+    queue = TrialQueue(folder)
+    left: list[int] = []
+    while queue.next():
+        left.append(queue.to_begin())
+    assert left == [7, 6, 5, 4, 3, 2, 1, 0], "4 trials of 2 runs"
+    queue.refused[4] = ({}, "no such thing")
+    queue.sweep = replace(queue.sweep, trials=6)
+    assert queue.to_begin() == 2
 
 
 def test_a_trial_is_judged_when_its_last_run_ends(folder: SweepFolder) -> None:

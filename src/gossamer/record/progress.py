@@ -118,14 +118,12 @@ class Progress:
 
     def _steps_text(self, row: Mapping[str, Any]) -> str:
         steps, speed = row.get("env_steps", 0), row.get("steps_per_second")
-        text = f"steps {steps:,}/{self._total:,} ({min(1.0, steps / max(1, self._total)):.0%})"
-        left = [(self._total - steps) / speed] if speed else []
-        if self._stop_after_seconds:
-            left.append(self._stop_after_seconds - row.get("time_s", 0.0))
+        text = f"steps {share_text(steps, self._total)}"
         if speed:
             text += f" {speed:,.0f}/s"
+        left = seconds_left(row, self._total, self._stop_after_seconds)
         most = "at most " if self._target is not None else ""  # which may be reached any moment
-        return text + (f" left {most}{_duration(max(0.0, min(left)))}" if left else "")
+        return text if left is None else f"{text} left {most}{duration_text(left)}"
 
     def _returns_text(self, row: Mapping[str, Any]) -> str:
         parts: list[str] = []
@@ -176,7 +174,31 @@ def _values_text(row: Mapping[str, Any], values: Mapping[str, tuple[str, str]]) 
     return " ".join(f"{label} {format(row[name], form)}" for label, name, form in there)
 
 
-def _duration(seconds: float) -> str:
+def share_text(steps: int, total_env_steps: int) -> str:
+    """Return how far a run is, such as `250,000/1,000,000 (25%)`."""
+    return f"{steps:,}/{total_env_steps:,} ({min(1.0, steps / max(1, total_env_steps)):.0%})"
+
+
+def seconds_left(
+    row: Mapping[str, Any], total_env_steps: int, stop_after_seconds: float
+) -> float | None:
+    """Return how long a run takes to its end at its present speed; None where that is not known yet.
+
+    Args:
+        row: newest metrics, of which `env_steps`, `steps_per_second` and `time_s` count.
+        total_env_steps: where it ends.
+        stop_after_seconds: where it ends if that is sooner; 0: no limit.
+    """
+    left: list[float] = []
+    if speed := row.get("steps_per_second"):
+        left.append((total_env_steps - row.get("env_steps", 0)) / speed)
+    if stop_after_seconds:
+        left.append(stop_after_seconds - row.get("time_s", 0.0))
+    return max(0.0, min(left)) if left else None
+
+
+def duration_text(seconds: float) -> str:
+    """Return seconds in words, such as `12m05s`."""
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -125,6 +125,10 @@ class RunQueue:
         """Return a run to begin or to go on with; None: there is none for now."""
         return self.pending.popleft() if self.pending else None
 
+    def to_begin(self) -> int:
+        """Return how many runs are still to begin, or to go on."""
+        return len(self.pending)
+
     def ended(self, run: PlannedRun, how: Exit) -> None:
         """Record that a run has ended."""
 
@@ -256,7 +260,8 @@ class Pool:
     def _look(self, queue: RunQueue) -> None:
         if not self._signals:
             self._stop(queue.unwanted(self._runs()))
-        self._board.draw(self._runs())
+        to_begin = 0 if self._signals else queue.to_begin()
+        self._board.draw(self._runs(), to_begin=to_begin, jobs=self._site.jobs)
 
     def _collect(self, queue: RunQueue) -> None:
         """Tell the queue of runs that have ended; resume those that something has killed."""

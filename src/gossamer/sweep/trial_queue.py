@@ -84,6 +84,11 @@ class TrialQueue(RunQueue):
             self._began.setdefault(run.name, time.monotonic())
         return run
 
+    def to_begin(self) -> int:
+        """Return how many runs are still to begin, those of trials that are not made yet among them."""
+        trials = self.sweep.trials - len(self.trials) - len(self.refused)
+        return super().to_begin() + trials * self.sweep.options.seeds
+
     def _must_wait(self) -> bool:
         """Return whether no run is to begin, as all trials may fail as those before have; raise RunFailed if they do.
 
