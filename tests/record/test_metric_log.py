@@ -14,14 +14,13 @@ import torch
 
 from gossamer.record import metrics as metrics_module
 from gossamer.record.metrics import (
-    LAST_BYTES,
     METRICS,
     EpisodeLog,
     JsonLog,
     MetricLog,
-    last_row,
     read_rows,
 )
+from gossamer.record.readers import NEWEST_BYTES, FolderReader, newest_row
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,12 +75,12 @@ def test_what_is_not_a_number_is_named(tmp_path: Path) -> None:
 def test_a_resumed_log_isolates_a_line_that_was_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"env_steps": 1}\n{"env_st')
-    assert last_row(path) == {"env_steps": 1}
+    assert newest_row(FolderReader(tmp_path)) == {"env_steps": 1}
     log = MetricLog(path)
     log.write({"env_steps": 3})
     log.close()
     assert [row["env_steps"] for row in read_rows(path)] == [1, 3]
-    assert last_row(path) == {"env_steps": 3}
+    assert newest_row(FolderReader(tmp_path)) == {"env_steps": 3}
 
 
 def test_a_full_disk_raises_and_the_log_stays_readable(tmp_path: Path) -> None:
@@ -104,26 +103,28 @@ def test_a_full_disk_raises_and_the_log_stays_readable(tmp_path: Path) -> None:
 
 def test_reading_what_is_not_there(tmp_path: Path) -> None:
     assert list(read_rows(tmp_path / "none")) == []
-    assert last_row(tmp_path / "none") == {}
+    assert newest_row(FolderReader(tmp_path / "none")) == {}
 
 
 def test_the_last_row_of_a_long_file_is_found_in_its_tail(tmp_path: Path) -> None:
-    path = tmp_path / "long.jsonl"
+    path = tmp_path / "metrics.jsonl"
     path.write_text("".join(f'{{"i": {i}}}\n' for i in range(20_000)))
-    assert path.stat().st_size > 2 * LAST_BYTES[0]
-    assert last_row(path) == {"i": 19_999}
+    assert path.stat().st_size > 2 * NEWEST_BYTES[0]
+    assert newest_row(FolderReader(tmp_path)) == {"i": 19_999}
 
 
 def test_the_last_row_is_one_that_tells_of_the_run(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text('{"learner": 0, "i": 1}\n{"learner": 1, "i": 2}\n{"learner": 2, "i": 3}\n')
-    assert last_row(path) == {"learner": 0, "i": 1}
+    assert newest_row(FolderReader(tmp_path)) == {"learner": 0, "i": 1}
     with path.open("a") as file:
         file.writelines(f'{{"learner": {i % 500 + 1}, "i": 3}}\n' for i in range(20_000))
-    assert last_row(path) == {"learner": 0, "i": 1}, "however many others tell of themselves"
+    assert newest_row(FolderReader(tmp_path)) == {"learner": 0, "i": 1}, (
+        "however many others tell of themselves"
+    )
     with path.open("a") as file:  # on a cluster the first may have left
         file.write('{"learner": 1, "episodes": 7, "i": 4}\n{"learner": 2, "i": 5}\n')
-    assert last_row(path) == {"learner": 1, "episodes": 7, "i": 4}
+    assert newest_row(FolderReader(tmp_path)) == {"learner": 1, "episodes": 7, "i": 4}
 
 
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from slow_algorithms import UPDATE_SECONDS
 from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
-from gossamer.record.metrics import last_row
+from gossamer.record.readers import FolderReader, newest_row
 from gossamer.run import slow_calls
 from gossamer.run.slow_calls import SlowCalls
 from gossamer.system.signs_of_life import Sign
@@ -348,7 +348,7 @@ def test_an_evaluation_that_a_stop_has_no_time_for_is_told(tmp_path: Path) -> No
     words += ["--total-env-steps", "100_000_000"]
     with Session(words, tmp_path) as session:
         session.wait_for(
-            lambda: last_row(folder / "metrics.jsonl").get("time_s", 0.0) > 6.0, "six seconds"
+            lambda: newest_row(FolderReader(folder)).get("time_s", 0.0) > 6.0, "six seconds"
         )
         session.signal(signal.SIGINT)
         err = session.ends()

@@ -12,7 +12,7 @@ from gossamer.dashboard.listing import TAIL_BYTES, env_steps_of
 from gossamer.dashboard.root import signature_of
 from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
-from gossamer.record.readers import sessions_in
+from gossamer.record.readers import sessions_in, tail
 from gossamer.record.runs import VIDEOS
 from gossamer.system.reading import listed, mapping, number, whole
 
@@ -51,7 +51,7 @@ def details(files: RunFiles, run: ListedRun) -> dict[str, Any]:
         "checkpoints": checkpoints(files),
         "videos": videos(files),
         "processes": processes(files, running=run["state"] == "running"),
-        "log": files.tail("log.txt", LOG_BYTES).decode(errors="replace").splitlines()[-LOG_LINES:],
+        "log": tail(files, "log.txt", LOG_BYTES).decode(errors="replace").splitlines()[-LOG_LINES:],
         "evaluations": evaluations(files),
         "limits": limits(files, config, machine, ended=run["state"] != "running"),
         "machine": machine_of(meta),
@@ -235,7 +235,7 @@ def processes(files: RunFiles, *, running: bool) -> list[dict[str, Any]]:
 
 def evaluations(files: RunFiles) -> list[dict[str, Any]]:
     """Return the last evaluations, the newest last."""
-    lines = files.tail("evaluation.jsonl", 4 * TAIL_BYTES[1]).splitlines(keepends=True)
+    lines = tail(files, "evaluation.jsonl", 4 * TAIL_BYTES[1]).splitlines(keepends=True)
     rows = [row for line in lines[-EVALUATIONS:] if (row := parse_row(line)) is not None]
     return [shown(row) for row in rows]
 

@@ -20,6 +20,7 @@ from gossamer.dashboard.series import run_seconds, sessions_of
 from gossamer.dashboard.values import word
 from gossamer.record.files import LOCK
 from gossamer.record.metrics import parse_row, tells_of_run
+from gossamer.record.readers import tail
 from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ def mixing(files: RunFiles, size: int) -> dict[int, dict[int, float]]:
 def log_events(files: RunFiles, sessions: Sequence[Session]) -> list[dict[str, Any]]:
     """Return what log.txt tells of learners: deaths, replacements, who came, a resume."""
     found: list[dict[str, Any]] = []
-    for line in files.tail("log.txt", LOG_BYTES).decode(errors="replace").splitlines():
+    for line in tail(files, "log.txt", LOG_BYTES).decode(errors="replace").splitlines():
         stamp, text = line[:19], line[20:]
         if not _EVENT.search(text) or _PLAIN.search(text):
             continue
@@ -155,12 +156,12 @@ def _span(files: RunFiles) -> tuple[float, float]:
         with files.open("metrics.jsonl") as file:
             size = file.seek(0, os.SEEK_END)
             head = _row_at(file, 0, size)
-            tail = _rows_in(file, max(size - WINDOW_BYTES[0], 0), size)
+            rows = _rows_in(file, max(size - WINDOW_BYTES[0], 0), size)
     except (OSError, ValueError):
         return 0.0, 0.0
     first = number((head or {}).get("time_s")) or 0.0
     last = next(
-        (x for row in reversed(tail) if (x := number(row.get("time_s"))) is not None), first
+        (x for row in reversed(rows) if (x := number(row.get("time_s"))) is not None), first
     )
     return first, max(first, last)
 
@@ -314,7 +315,7 @@ def _learner_processes(files: RunFiles) -> dict[int | None, dict[str, Any]] | No
     A resume takes the lock, which tells its process, long before it starts its learners and writes them down.
     """
     rows = [mapping(x) for x in listed(files.json_value("processes.json"))]
-    owner = files.tail(LOCK, OWNER_BYTES).decode(errors="replace").strip()
+    owner = tail(files, LOCK, OWNER_BYTES).decode(errors="replace").strip()
     supervisors = [str(whole(x.get("pid"))) for x in rows if x.get("role") == "supervisor"]
     if owner.isdecimal() and supervisors and owner not in supervisors:
         return None

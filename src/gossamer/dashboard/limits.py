@@ -5,7 +5,8 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gossamer.dashboard.listing import TAIL_BYTES, last_rows
+from gossamer.dashboard.listing import TAIL_BYTES
+from gossamer.record.readers import last_rows
 from gossamer.system.cores import machine_cores
 from gossamer.system.reading import mapping, number, whole
 
@@ -50,7 +51,7 @@ def limits(
         ended: no more rows will come.
     """
     told: dict[int, list[dict[str, Any]]] = {}
-    for row in last_rows(files, TAIL_BYTES[1]):
+    for row in last_rows(files, "metrics.jsonl", TAIL_BYTES[1]):
         own = told.setdefault(whole(row.get("learner")) or 0, [])
         if len(own) < ROWS_OF_EACH and "share/learn" in row:
             own.append(row)

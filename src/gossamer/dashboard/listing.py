@@ -13,13 +13,12 @@ from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.files import LOCK
-from gossamer.record.metrics import LAST_BYTES, parse_row, tells_of_run
 from gossamer.record.objectives import WINDOW, ships_average
-from gossamer.record.readers import sessions_in
+from gossamer.record.readers import last_rows, newest_row, sessions_in
 from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from gossamer.dashboard.root import Root, RunFiles
 
@@ -169,31 +168,13 @@ def differing(settings: list[dict[str, Any]]) -> list[str]:
     )
 
 
-def last_rows(
-    files: RunFiles, num_bytes: int, name: str = "metrics.jsonl"
-) -> Iterator[dict[str, Any]]:
-    """Yield the whole rows among the last bytes of a file, the newest first."""
-    for line in reversed(files.tail(name, num_bytes).splitlines(keepends=True)):
-        if (row := parse_row(line)) is not None:
-            yield row
-
-
-def _newest(files: RunFiles) -> dict[str, Any]:
-    """Return the newest row that tells of the run; empty without one."""
-    for num_bytes in (*TAIL_BYTES, LAST_BYTES[-1]):
-        for row in last_rows(files, num_bytes):
-            if tells_of_run(row):
-                return row
-    return {}
-
-
 def _read(
     files: RunFiles, run: str, root_name: str, *, running: bool
 ) -> tuple[ListedRun, dict[str, Any]]:
     config, meta, summary = (files.json(f"{x}.json") for x in ("config", "meta", "summary"))
     # Until a resumed run has cut its rows back to its checkpoint, they tell of the session before.
     resuming = running and _is_resuming(files)
-    row = {"env_steps": _last_saved(files)} if resuming else _newest(files)
+    row = {"env_steps": _last_saved(files)} if resuming else newest_row(files)
     path = run.split("/") if run != HERE else [root_name]
     begins = {} if running else summary  # a live run's is of the session before
 
@@ -301,7 +282,7 @@ def _episodes_of_mean(files: RunFiles, row: dict[str, Any], *, ended: bool) -> i
     """Return how many episodes a run's mean return is of, 100 at most; None where that is not known."""
     told = whole(row.get("episodes"))
     if ended and (told is None or told < WINDOW):  # some ended after the last row
-        told = max(told or 0, sum(1 for _ in last_rows(files, TAIL_BYTES[1], "episodes.jsonl")))
+        told = max(told or 0, sum(1 for _ in last_rows(files, "episodes.jsonl", TAIL_BYTES[1])))
     return min(told, WINDOW) if told else None
 
 
@@ -344,7 +325,7 @@ def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
     found: dict[str, float] = {}
     mark = files.json("meta.json").get("scored_by")
     for num_bytes in TAIL_BYTES:  # a row of thousands of episodes is long
-        for row in last_rows(files, num_bytes, "evaluation.jsonl"):
+        for row in last_rows(files, "evaluation.jsonl", num_bytes):
             mean = number(row.get("mean"))
             if mean is None or row.get("confirmation") is True:
                 continue

@@ -198,17 +198,6 @@ class RunFiles:
         except (OSError, ValueError):
             return None
 
-    def tail(self, name: str, max_bytes: int) -> bytes:
-        """Return the last bytes of a file, from the beginning of a line on; empty without one."""
-        try:
-            with self.open(name) as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - max_bytes))
-                found = file.read(max_bytes)
-        except (OSError, ValueError):
-            return b""
-        return found if size <= max_bytes else found.partition(b"\n")[2]
-
     def stat(self, name: str) -> os.stat_result | None:
         """Return what the file system says of a file; None without one."""
         try:

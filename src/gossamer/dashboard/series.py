@@ -11,7 +11,7 @@ from gossamer.dashboard.listing import TAIL_BYTES
 from gossamer.dashboard.values import word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
 from gossamer.record.objectives import ships_average
-from gossamer.record.readers import sessions_in
+from gossamer.record.readers import sessions_in, tail
 from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Raw(NamedTuple):
 
 def metrics_of(files: RunFiles) -> list[dict[str, Any]]:
     """Return the metrics of a run with their meanings, and the learners that tell each."""
-    with_head = files.tail("metrics.jsonl", TAIL_BYTES[1]).splitlines(keepends=True)
+    with_head = tail(files, "metrics.jsonl", TAIL_BYTES[1]).splitlines(keepends=True)
     try:
         with files.open("metrics.jsonl") as file:
             with_head += file.read(HEAD_BYTES).splitlines(keepends=True)

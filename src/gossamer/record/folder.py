@@ -23,7 +23,6 @@ from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.files import LOCK, take_lock, write_bytes, write_text
 from gossamer.record.metrics import (
     keep_rows,
-    last_row,
     monitor_head,
     monitor_line,
     plain,
@@ -32,6 +31,7 @@ from gossamer.record.metrics import (
 from gossamer.record.readers import (
     FolderReader,
     json_in,
+    newest_row,
     sessions_in,
     settings_in,
     table_in,
@@ -341,7 +341,7 @@ class RunFolder:
 
     def env_steps_told(self) -> int:
         """Return the env steps of the newest row of metrics.jsonl; 0 without one."""
-        told = last_row(self.path / "metrics.jsonl").get("env_steps")
+        told = newest_row(FolderReader(self.path)).get("env_steps")
         return told if isinstance(told, int) else 0
 
     def cut(

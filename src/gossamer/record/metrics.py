@@ -507,29 +507,9 @@ def rows_of(file: BinaryIO) -> Iterator[dict[str, Any]]:
             yield row
 
 
-LAST_BYTES = (1 << 16, 4 << 20)
-"""Of a file, for its newest row of the run; more where hundreds of learners tell of themselves."""
-
-
 def tells_of_run(row: Mapping[str, Any]) -> bool:
     """Whether a learner's row tells of the run too: that of the first one which has a place, learner 0 but on a cluster."""
     return not row.get("learner") or "episodes" in row
-
-
-def last_row(path: Path) -> dict[str, Any]:
-    """The newest whole row that tells of the run, among the last bytes; empty without one."""
-    for max_bytes in LAST_BYTES:
-        try:
-            with open_plain(path) as file:
-                file.seek(max(0, file.seek(0, 2) - max_bytes))
-                lines = file.read().splitlines(keepends=True)
-        except (OSError, ValueError):
-            return {}
-        for line in reversed(lines):
-            row = parse_row(line)
-            if row is not None and tells_of_run(row):
-                return row
-    return {}
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:

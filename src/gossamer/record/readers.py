@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from gossamer.errors import ConfigError
 from gossamer.record.files import LOCK, is_locked
-from gossamer.record.metrics import rows_of
+from gossamer.record.metrics import parse_row, rows_of, tells_of_run
 from gossamer.system.reading import (
     MAX_TEXT_BYTES,
     listed,
@@ -19,6 +20,9 @@ from gossamer.system.reading import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+NEWEST_BYTES = (16 << 10, 256 << 10, 4 << 20)
+"""Last bytes of metrics.jsonl that are read for the newest row of the run; more where hundreds of learners write."""
 
 
 class Reader(Protocol):
@@ -96,3 +100,31 @@ def rows_in(files: Reader, name: str) -> Iterator[dict[str, Any]]:
         return
     with file:
         yield from rows_of(file)
+
+
+def tail(files: Reader, name: str, max_bytes: int) -> bytes:
+    """Return the last bytes of a file, from the beginning of a line on; empty without one."""
+    try:
+        with files.open(name) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - max_bytes))
+            found = file.read(max_bytes)
+    except (OSError, ValueError):
+        return b""
+    return found if size <= max_bytes else found.partition(b"\n")[2]
+
+
+def last_rows(files: Reader, name: str, max_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield the whole rows among the last bytes of a file, the newest first."""
+    for line in reversed(tail(files, name, max_bytes).splitlines(keepends=True)):
+        if (row := parse_row(line)) is not None:
+            yield row
+
+
+def newest_row(files: Reader) -> dict[str, Any]:
+    """Return the newest row of metrics.jsonl that tells of the run; empty without one."""
+    for max_bytes in NEWEST_BYTES:
+        for row in last_rows(files, "metrics.jsonl", max_bytes):
+            if tells_of_run(row):
+                return row
+    return {}

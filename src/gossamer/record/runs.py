@@ -17,8 +17,7 @@ from gossamer.errors import ConfigError
 from gossamer.record.about import read_about
 from gossamer.record.exits import state_of
 from gossamer.record.files import is_there
-from gossamer.record.metrics import last_row
-from gossamer.record.readers import FolderReader, table_in
+from gossamer.record.readers import FolderReader, newest_row, table_in
 from gossamer.system.reading import clipped, expand, listed, mapping, number, quoted, visible, whole
 from gossamer.system.tables import columns
 
@@ -233,7 +232,7 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
 def _read_run(path: Path) -> RunRow:
     files = FolderReader(path)
     config, summary = table_in(files, "config.json"), table_in(files, "summary.json")
-    row = last_row(path / "metrics.jsonl")
+    row = newest_row(files)
     running = files.running
     if running or number(summary.get("env_steps")) is None:  # a live summary is out of date
         names = {"env_steps": "env_steps", "time_s": "seconds", "return_mean_100": _RETURN}
