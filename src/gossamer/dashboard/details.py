@@ -235,7 +235,7 @@ def processes(files: RunFiles, *, running: bool) -> list[dict[str, Any]]:
 
 def evaluations(files: RunFiles) -> list[dict[str, Any]]:
     """Return the last evaluations, the newest last."""
-    lines = tail(files, "evaluation.jsonl", 4 * TAIL_BYTES[1]).splitlines(keepends=True)
+    lines = tail(files, "evaluation.jsonl", 4 * TAIL_BYTES).splitlines(keepends=True)
     rows = [row for line in lines[-EVALUATIONS:] if (row := parse_row(line)) is not None]
     return [shown(row) for row in rows]
 

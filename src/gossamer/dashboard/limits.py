@@ -51,7 +51,7 @@ def limits(
         ended: no more rows will come.
     """
     told: dict[int, list[dict[str, Any]]] = {}
-    for row in last_rows(files, "metrics.jsonl", TAIL_BYTES[1]):
+    for row in last_rows(files, "metrics.jsonl", TAIL_BYTES):
         own = told.setdefault(whole(row.get("learner")) or 0, [])
         if len(own) < ROWS_OF_EACH and "share/learn" in row:
             own.append(row)

@@ -13,7 +13,7 @@ from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.files import LOCK
-from gossamer.record.objectives import WINDOW, ships_average
+from gossamer.record.objectives import WINDOW, last_evaluation
 from gossamer.record.readers import last_rows, newest_row, sessions_in
 from gossamer.system.reading import mapping, number, whole
 
@@ -28,8 +28,8 @@ FILES = (
 )  # fmt: skip
 """Files by whose times and sizes a change is noticed."""
 ROW_FILES = ("metrics.jsonl", "evaluation.jsonl", "episodes.jsonl")
-TAIL_BYTES = (16 << 10, 256 << 10)
-"""Last bytes of metrics.jsonl that are read; more of them where many learners write."""
+TAIL_BYTES = 256 << 10
+"""Last bytes of a file with rows that are read: of some hundred learners' metrics, or of an evaluation of thousands of episodes."""
 UNTOLD = ("seed", "run_folder")
 """Settings that differ between runs of one experiment."""
 _SEED = re.compile(r"s\d+", re.ASCII)
@@ -226,7 +226,7 @@ def _read(
         "mean_return": told("mean_return_last_100", "return_mean_100"),
         "mean_return_episodes": _episodes_of_mean(files, row, ended=bool(begins)),
         "best_evaluation": best,
-        "last_evaluation": _last_evaluation(files, config),
+        "last_evaluation": last_evaluation(files, TAIL_BYTES),
         "candidate_evaluation": _candidate(files),
         "steps_per_second": told("steps_per_second", "steps_per_second"),
         "seconds": seconds,
@@ -282,7 +282,7 @@ def _episodes_of_mean(files: RunFiles, row: dict[str, Any], *, ended: bool) -> i
     """Return how many episodes a run's mean return is of, 100 at most; None where that is not known."""
     told = whole(row.get("episodes"))
     if ended and (told is None or told < WINDOW):  # some ended after the last row
-        told = max(told or 0, sum(1 for _ in last_rows(files, "episodes.jsonl", TAIL_BYTES[1])))
+        told = max(told or 0, sum(1 for _ in last_rows(files, "episodes.jsonl", TAIL_BYTES)))
     return min(told, WINDOW) if told else None
 
 
@@ -317,29 +317,6 @@ def _progress(
     if env_steps is not None and total:
         return min(env_steps / total, 1.0)
     return min(seconds / limit, 1.0) if seconds is not None and limit else None
-
-
-def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
-    """Return the score of the run's policy: where learners mix, their average's; of others the mean of each one's last."""
-    several = (whole(config.get("num_learners")) or 1) > 1
-    found: dict[str, float] = {}
-    mark = files.json("meta.json").get("scored_by")
-    for num_bytes in TAIL_BYTES:  # a row of thousands of episodes is long
-        for row in last_rows(files, "evaluation.jsonl", num_bytes):
-            mean = number(row.get("mean"))
-            if mean is None or row.get("confirmation") is True:
-                continue
-            mark = (
-                row.get("scored_by") if mark is None else mark
-            )  # of the newest, where nothing tells
-            if row.get("scored_by", mark) != mark:
-                continue  # scores do not compare any more
-            if several and row.get("learner") == "average" and not ships_average(config):
-                break  # they mixed before the run was resumed
-            if not several or row.get("learner") == "average":
-                return mean
-            found.setdefault(str(row.get("learner")), mean)
-    return sum(found.values()) / len(found) if found else None
 
 
 def _where(session: dict[str, Any], row: dict[str, Any]) -> str:

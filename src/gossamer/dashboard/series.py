@@ -48,7 +48,7 @@ class Raw(NamedTuple):
 
 def metrics_of(files: RunFiles) -> list[dict[str, Any]]:
     """Return the metrics of a run with their meanings, and the learners that tell each."""
-    with_head = tail(files, "metrics.jsonl", TAIL_BYTES[1]).splitlines(keepends=True)
+    with_head = tail(files, "metrics.jsonl", TAIL_BYTES).splitlines(keepends=True)
     try:
         with files.open("metrics.jsonl") as file:
             with_head += file.read(HEAD_BYTES).splitlines(keepends=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.record.exits import exit_of, state_of
-from gossamer.record.readers import FolderReader, rows_in, table_in
+from gossamer.record.readers import FolderReader, last_rows, rows_in, table_in
 from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
@@ -128,30 +128,41 @@ def _reader(run: Path | Reader) -> Reader:
     return FolderReader(run) if isinstance(run, Path) else run
 
 
-def last_evaluation(run: Path | Reader) -> float | None:
-    """Return the mean of the last evaluation of a run's policy, of learners on their own the mean of theirs; None if there was none."""
+def last_evaluation(run: Path | Reader, max_bytes: int | None = None) -> float | None:
+    """Return the mean of the last evaluation of a run's policy, of learners on their own the mean of theirs; None if there was none.
+
+    Args:
+        run: its folder, or what reads it.
+        max_bytes: as `evaluations_of_policy` has it.
+    """
     last: dict[Any, float] = {}
-    for row in evaluations_of_policy(run):
+    for row in evaluations_of_policy(run, max_bytes):
         if (mean := number(row.get("mean"))) is not None:
             last[str(row.get("learner"))] = mean
     return sum(last.values()) / len(last) if last else None
 
 
-def evaluations_of_policy(run: Path | Reader) -> list[dict[str, Any]]:
+def evaluations_of_policy(run: Path | Reader, max_bytes: int | None = None) -> list[dict[str, Any]]:
     """Return the evaluations of a run's policy: where learners mix, it is their average, and every second one is of a learner.
 
     Of a run that was resumed with learners that do not mix any more, or with settings by which scores do not compare, these
     are the ones since then.
+
+    Args:
+        run: its folder, or what reads it.
+        max_bytes: last bytes of evaluation.jsonl that are read; None: all.
     """
-    rows = [row for row in rows_in(_reader(run), "evaluation.jsonl") if not row.get("confirmation")]
-    mark = table_in(_reader(run), "meta.json").get("scored_by")
+    files, name = _reader(run), "evaluation.jsonl"
+    told = rows_in(files, name) if max_bytes is None else [*last_rows(files, name, max_bytes)][::-1]
+    rows = [row for row in told if not row.get("confirmation")]
+    mark = table_in(files, "meta.json").get("scored_by")
     if mark is None and rows:  # it is damaged
         mark = rows[-1].get("scored_by")
     rows = [row for row in rows if row.get("scored_by", mark) == mark]
     averages = [i for i, row in enumerate(rows) if row.get("learner") == "average"]
     if not averages:
         return rows
-    if ships_average(table_in(_reader(run), "config.json")):
+    if ships_average(table_in(files, "config.json")):
         return [rows[i] for i in averages]
     return rows[averages[-1] + 1 :]
 
