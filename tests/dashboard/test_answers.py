@@ -908,8 +908,8 @@ def test_what_checkpoints_tell_is_read_once_until_one_is_replaced(
         return app.get("/api/run", params={"run": run}).json()["checkpoints"]
 
     first = told()
-    inner = RunFiles.json
-    monkeypatch.setattr(RunFiles, "json", lambda self, name: read.append(name) or inner(self, name))
+    inner = RunFiles.open
+    monkeypatch.setattr(RunFiles, "open", lambda self, name: read.append(name) or inner(self, name))
     assert told() == first
     assert not [x for x in read if x.startswith("checkpoints/40")]
     manifest = root / run / "checkpoints/best/manifest.json"

@@ -47,6 +47,7 @@ from gossamer.dashboard.sweeps import Sweeps
 from gossamer.dashboard.thinning import thin
 from gossamer.dashboard.views import Views
 from gossamer.errors import ConfigError
+from gossamer.record.readers import table_in
 from gossamer.record.runs import VIDEOS
 from gossamer.system.reading import clipped, parse_json, visible
 
@@ -290,7 +291,7 @@ class Dashboard:
 
     def _meanings(self, request: Request) -> Response:
         with self._files(_asked(request, "run")) as (files, _):
-            return _json({"meanings": meanings(files.json("config.json"))})
+            return _json({"meanings": meanings(table_in(files, "config.json"))})
 
     def _difference(self, request: Request) -> Response:
         with (

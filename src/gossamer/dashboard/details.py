@@ -12,7 +12,7 @@ from gossamer.dashboard.listing import TAIL_BYTES, env_steps_of
 from gossamer.dashboard.root import signature_of
 from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
-from gossamer.record.readers import sessions_in, tail
+from gossamer.record.readers import sessions_in, table_in, tail, value_in
 from gossamer.record.runs import VIDEOS
 from gossamer.system.reading import listed, mapping, number, whole
 
@@ -41,7 +41,7 @@ def details(files: RunFiles, run: ListedRun) -> dict[str, Any]:
         files: of the run.
         run: as the listing tells it.
     """
-    config, meta = files.json("config.json"), files.json("meta.json")
+    config, meta = table_in(files, "config.json"), table_in(files, "meta.json")
     sessions = sessions_in(meta)
     session = mapping(sessions[-1]) if sessions else {}
     machine = mapping(session.get("machine"))
@@ -111,7 +111,7 @@ def machine_of(meta: Mapping[str, Any]) -> dict[str, Any]:
 
 def settings_of(files: RunFiles) -> list[dict[str, Any]]:
     """Return every setting with the layer that set it."""
-    layers = files.json("layers.json")
+    layers = table_in(files, "layers.json")
 
     def layer(name: str) -> str:
         """Return who set a setting, or the section that it is in."""
@@ -119,7 +119,7 @@ def settings_of(files: RunFiles) -> list[dict[str, Any]]:
             name = name.rpartition(".")[0]
         return word(layers[name]) if name else ""
 
-    settings = flat(files.json("config.json"))
+    settings = flat(table_in(files, "config.json"))
     if layer("replay_ratio") == "in the fractions":
         settings["replay_ratio"] = _ratio_in_fractions(settings)
     return [
@@ -177,7 +177,7 @@ def _facts_of(files: RunFiles, checkpoint: str) -> dict[str, Any]:
     key = status.st_dev, *(signature_of(status) or ())
     if (known := _CHECKPOINTS.get(key)) is not None:
         return known
-    manifest = files.json(f"{CHECKPOINTS}/{checkpoint}/{MANIFEST}")
+    manifest = table_in(files, f"{CHECKPOINTS}/{checkpoint}/{MANIFEST}")
     if not manifest:
         return {}
     sizes = (number(mapping(x).get("bytes")) for x in mapping(manifest.get("files")).values())
@@ -202,7 +202,7 @@ def videos(files: RunFiles) -> list[dict[str, Any]]:
         status = files.stat(f"{VIDEOS}/{name}")
         if dot + ending.lower() not in VIDEO_TYPES or status is None:
             continue
-        facts = files.json(f"{VIDEOS}/{stem}.json")
+        facts = table_in(files, f"{VIDEOS}/{stem}.json")
         steps = whole(facts.get("env_steps"))
         if steps is None and (told := _STEPS.search(stem)) and len(told[1]) < 16:
             steps = int(told[1])
@@ -219,7 +219,7 @@ def videos(files: RunFiles) -> list[dict[str, Any]]:
 
 def processes(files: RunFiles, *, running: bool) -> list[dict[str, Any]]:
     """Return the processes of the last session; `alive` is None for those on other machines."""
-    rows = map(mapping, listed(files.json_value("processes.json"))[:MAX_PROCESSES])
+    rows = map(mapping, listed(value_in(files, "processes.json"))[:MAX_PROCESSES])
     return [
         {
             "role": word(x.get("role", "")),
@@ -250,7 +250,7 @@ def replays(files: RunFiles, metrics: list[dict[str, Any]]) -> list[dict[str, An
     names = [x["name"] for x in metrics if x["name"].startswith("replay/")]
     names += [x["name"] for x in metrics if x["name"] == "learner/rejected_fraction"]
     shared = [x for x in names if name_in_table(x) in METRICS and _owner(x) == ""]
-    kinds = [mapping(x).get("name") for x in listed(files.json("config.json").get("replays"))]
+    kinds = [mapping(x).get("name") for x in listed(table_in(files, "config.json").get("replays"))]
     found: list[dict[str, Any]] = []
     seen: dict[str, int] = {}
     for kind in map(word, kinds):

@@ -20,7 +20,7 @@ from gossamer.dashboard.series import run_seconds, sessions_of
 from gossamer.dashboard.values import word
 from gossamer.record.files import LOCK
 from gossamer.record.metrics import parse_row, tells_of_run
-from gossamer.record.readers import tail
+from gossamer.record.readers import table_in, tail, value_in
 from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def graph(files: RunFiles, run: Mapping[str, Any], at: float | None = None) -> d
     moment = end if newest else max(at or 0.0, first)
     rows = _rows_before(files, moment, size)
     events = [event for event in log_events(files, sessions) if event["seconds"] <= moment]
-    topology = mapping(files.json("config.json").get("topology"))
+    topology = mapping(table_in(files, "config.json").get("topology"))
     counter = "version" if topology.get("every") == "versions" else "updates"
     edges = _edges(rows, mixing(files, size), size, moment, counter)
     ends = {(x["from"], x["to"]) for x in edges}
@@ -100,7 +100,7 @@ def mixing(files: RunFiles, size: int) -> dict[int, dict[int, float]]:
         files: of the run; an older one has no mixing.json, and then there are no weights.
         size: learners that count.
     """
-    turns = listed(files.json("mixing.json").get("turns"))
+    turns = listed(table_in(files, "mixing.json").get("turns"))
     found: dict[int, dict[int, float]] = {}
     for matrix in turns:
         for reader, row in enumerate(listed(matrix)[:size]):
@@ -314,7 +314,7 @@ def _learner_processes(files: RunFiles) -> dict[int | None, dict[str, Any]] | No
 
     A resume takes the lock, which tells its process, long before it starts its learners and writes them down.
     """
-    rows = [mapping(x) for x in listed(files.json_value("processes.json"))]
+    rows = [mapping(x) for x in listed(value_in(files, "processes.json"))]
     owner = tail(files, LOCK, OWNER_BYTES).decode(errors="replace").strip()
     supervisors = [str(whole(x.get("pid"))) for x in rows if x.get("role") == "supervisor"]
     if owner.isdecimal() and supervisors and owner not in supervisors:

@@ -14,7 +14,7 @@ from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.files import LOCK
 from gossamer.record.objectives import WINDOW, last_evaluation
-from gossamer.record.readers import last_rows, newest_row, sessions_in
+from gossamer.record.readers import last_rows, newest_row, sessions_in, table_in
 from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def differing(settings: list[dict[str, Any]]) -> list[str]:
 def _read(
     files: RunFiles, run: str, root_name: str, *, running: bool
 ) -> tuple[ListedRun, dict[str, Any]]:
-    config, meta, summary = (files.json(f"{x}.json") for x in ("config", "meta", "summary"))
+    config, meta, summary = (table_in(files, f"{x}.json") for x in ("config", "meta", "summary"))
     # Until a resumed run has cut its rows back to its checkpoint, they tell of the session before.
     resuming = running and _is_resuming(files)
     row = {"env_steps": _last_saved(files)} if resuming else newest_row(files)
@@ -184,7 +184,7 @@ def _read(
 
     best = number(begins.get("best_evaluation"))
     if best is None:
-        best = number(files.json("checkpoints/best/manifest.json").get("score"))
+        best = number(table_in(files, "checkpoints/best/manifest.json").get("score"))
     ended = None if running else exit_of(summary)
     state: str = state_of(summary, running=running)
     problem = None
@@ -257,7 +257,7 @@ def _name(run: str, root_name: str) -> str:
 
 def env_steps_of(files: RunFiles, checkpoint: str) -> int | None:
     """Return the env steps of a checkpoint, by its name; None if it tells none."""
-    state = files.json(f"checkpoints/{checkpoint}/state.json")
+    state = table_in(files, f"checkpoints/{checkpoint}/state.json")
     # Policies that are kept for their score have a state of a few facts, others that of every part.
     held = mapping(state.get("held"))
     # Each learner's own: what one of several knows of the others may be old.
@@ -288,7 +288,7 @@ def _episodes_of_mean(files: RunFiles, row: dict[str, Any], *, ended: bool) -> i
 
 def _candidate(files: RunFiles) -> float | None:
     """Return the score of the policy that is still to be confirmed as the best; None if there is none."""
-    return number(files.json("checkpoints/candidate/manifest.json").get("score"))
+    return number(table_in(files, "checkpoints/candidate/manifest.json").get("score"))
 
 
 def _kind(config: dict[str, Any], section: str, path: list[str], part: int) -> str:

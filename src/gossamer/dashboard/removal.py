@@ -15,6 +15,7 @@ from gossamer.dashboard.root import FOLDER_FLAGS, HERE, RunFiles
 from gossamer.errors import ConfigError
 from gossamer.record.files import LOCK
 from gossamer.record.folder import MEMBERS
+from gossamer.record.readers import table_in
 from gossamer.system.reading import mapping, number
 
 if TYPE_CHECKING:
@@ -35,14 +36,14 @@ _TRIES = 3
 
 def refusal(files: RunFiles) -> str | None:
     """Return why nothing is written into a folder, which may be another program's; None: it looks like a run."""
-    if {"env_id", "algorithm"} <= files.json("config.json").keys():
+    if {"env_id", "algorithm"} <= table_in(files, "config.json").keys():
         return None
     return deletion_refusal(files)
 
 
 def deletion_refusal(files: RunFiles) -> str | None:
     """Return why a folder is not deleted; None: it holds what only gossamer writes, at the start of every run."""
-    config, meta = files.json("config.json"), files.json("meta.json")
+    config, meta = table_in(files, "config.json"), table_in(files, "meta.json")
     parts = (mapping(config.get(x)).get("name") for x in ("algorithm", "topology"))
     is_ours = "env_id" in config and all(isinstance(x, str) for x in parts)
     if is_ours or number(meta.get("started_unix")) is not None:

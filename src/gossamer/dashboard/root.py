@@ -158,16 +158,6 @@ class RunFiles:
         finally:
             os.close(handle)
 
-    def read(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
-        """Return what a file holds; OSError or ValueError if it cannot be read, or is longer."""
-        with self.open(name) as file:
-            return read_whole(file, max_bytes)
-
-    def json(self, name: str) -> dict[str, Any]:
-        """Return the object in a JSON file; empty without one."""
-        found = self.json_value(name)
-        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
-
     def json_to_change(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
         """Return the object in a JSON file that is to be written again; empty without the file.
 
@@ -181,7 +171,8 @@ class RunFiles:
         if self.stat(name) is None:
             return {}
         try:
-            content = parse_json(self.read(name, max_bytes))
+            with self.open(name) as file:
+                content = parse_json(read_whole(file, max_bytes))
             if not isinstance(content, dict):
                 raise ValueError("it holds no object")
         except (OSError, ValueError) as error:
@@ -190,13 +181,6 @@ class RunFiles:
                 f"{name} cannot be read ({clipped(reason)}); repair or remove it"
             ) from None
         return cast("dict[str, Any]", content)
-
-    def json_value(self, name: str) -> Any:
-        """Return the value in a JSON file; None if it cannot be read."""
-        try:
-            return parse_json(self.read(name))
-        except (OSError, ValueError):
-            return None
 
     def stat(self, name: str) -> os.stat_result | None:
         """Return what the file system says of a file; None without one."""

@@ -11,7 +11,7 @@ from gossamer.dashboard.listing import TAIL_BYTES
 from gossamer.dashboard.values import word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
 from gossamer.record.objectives import ships_average
-from gossamer.record.readers import sessions_in, tail
+from gossamer.record.readers import sessions_in, table_in, tail
 from gossamer.system.reading import listed, mapping, number, whole
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def read_series(
 def _ships_average(root: Root, run: str) -> bool:
     try:
         with root.run(run) as files:
-            return ships_average(files.json("config.json"))
+            return ships_average(table_in(files, "config.json"))
     except OSError:  # it went meanwhile
         return True
 
@@ -167,7 +167,7 @@ class Session(NamedTuple):
 def sessions_of(files: RunFiles) -> list[Session]:
     """Return a run's sessions, at least one, ascending."""
     found: list[Session] = []
-    for entry in map(mapping, sessions_in(files.json("meta.json"))):
+    for entry in map(mapping, sessions_in(table_in(files, "meta.json"))):
         began = number(entry.get("time_unix"))
         before = number(entry.get("seconds_before"))
         if began is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from gossamer.dashboard.root import SWEEP
 from gossamer.dashboard.values import shown, word
 from gossamer.record.objectives import GREATER_IS_BETTER, Judge
+from gossamer.record.readers import table_in
 from gossamer.system.reading import listed, mapping, number, visible, whole
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def read_plan(files: RunFiles) -> Plan:
     """
     if (status := files.stat(SWEEP)) is None:
         raise FileNotFoundError(SWEEP)
-    manifest = files.json(SWEEP)
+    manifest = table_in(files, SWEEP)
     own = mapping(manifest.get("sweep"))
     goals = [x for x in listed(own.get("objective")) if isinstance(x, str)]
     known = [x for x in goals if x in GREATER_IS_BETTER]
@@ -137,7 +138,7 @@ def read_records(
         signature = files.signature(name)
         record = known.get(trial)
         if record is None or record.signature != signature:
-            held = files.json(name)
+            held = table_in(files, name)
             chosen = mapping(held.get("chosen"))
             told = {word(x): shown(y) for x, y in chosen.items()}
             record = Record(signature, chosen, told, held.get("pruned") is True)

@@ -23,6 +23,7 @@ from gossamer.dashboard.sweep_files import (
 )
 from gossamer.dashboard.values import word
 from gossamer.record.objectives import GREATER_IS_BETTER, Judge, is_never, shown_value
+from gossamer.record.readers import table_in
 from gossamer.system.reading import number, whole
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Sweeps:
         """Return a sweep with its trials; OSError if there is none, or no longer."""
         with self._lock, self._root.run(sweep) as files:
             plan, there = read_plan(files), trials_there(files)
-            results, live = files.json("results.json"), files.running
+            results, live = table_in(files, "results.json"), files.running
             before = self._recall(sweep, plan.judge)
             now = _Remembered(before.judge, read_records(files, there[:MAX_TRIALS], before.records))
             runs = self._runs_of(sweep)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.dashboard.root import HERE
 from gossamer.errors import ConfigError
+from gossamer.record.readers import table_in
 from gossamer.system.reading import listed, mapping, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from gossamer.dashboard.root import Root
 
@@ -39,7 +40,7 @@ class Views:
         """Return all views, name and address of each, by their names; none where the file is missing or damaged."""
         try:
             with self._root.run(HERE) as files:
-                return _views_of(files.json_value(VIEWS))
+                return _views_of(table_in(files, VIEWS))
         except OSError:
             return []
 
@@ -86,10 +87,10 @@ class Views:
             raise ConfigError(f"{VIEWS} cannot be written: {error.strerror}") from None
 
 
-def _views_of(content: Any) -> list[View]:
+def _views_of(content: Mapping[str, Any]) -> list[View]:
     """Return the views that a file holds, whoever has written it; what is none is left out."""
     found: dict[str, View] = {}
-    for each in map(mapping, listed(mapping(content).get("views"))[:MAX_VIEWS]):
+    for each in map(mapping, listed(content.get("views"))[:MAX_VIEWS]):
         try:
             view = {"name": _name(each.get("name")), "address": _address(each.get("address"))}
         except ConfigError:

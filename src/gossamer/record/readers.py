@@ -78,13 +78,18 @@ def settings_in(files: Reader, folder: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", found)
 
 
-def table_in(files: Reader, name: str, max_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if it is missing, damaged or longer than `max_bytes`."""
+def value_in(files: Reader, name: str, max_bytes: int = MAX_TEXT_BYTES) -> Any:
+    """Return the value in a JSON file; None if it is missing, damaged or longer than `max_bytes`."""
     try:
         with files.open(name) as file:
-            return mapping(parse_json(read_whole(file, max_bytes)))
+            return parse_json(read_whole(file, max_bytes))
     except (OSError, ValueError):
-        return {}
+        return None
+
+
+def table_in(files: Reader, name: str, max_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
+    """Return the object in a JSON file likewise; empty without one."""
+    return mapping(value_in(files, name, max_bytes))
 
 
 def sessions_in(meta: Mapping[str, Any]) -> list[Any]:
