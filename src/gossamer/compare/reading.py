@@ -18,8 +18,8 @@ from gossamer.errors import ConfigError
 from gossamer.record.exits import state_of
 from gossamer.record.metrics import MAX_ROW_BYTES
 from gossamer.record.objectives import curve, evaluations_of_policy
-from gossamer.record.readers import FolderReader, rows_in, sessions_in, settings_in, table_in
-from gossamer.system.reading import LARGEST, clipped, visible, whole
+from gossamer.record.readers import FolderReader, last_session, rows_in, settings_in, table_in
+from gossamer.system.reading import LARGEST, clipped, mapping, visible, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -266,12 +266,11 @@ def _learners_at_the_end(files: Reader) -> int | None:
 
 def _machine(meta: dict[str, Any]) -> str:
     """Return the processor of the last session, and how many cores it could use."""
-    try:
-        machine = sessions_in(meta)[-1]["machine"]
-        cores = machine["cores"]
-        return _text(f"{machine['processor']}, {cores} core{'s' * (cores != 1)}")
-    except (KeyError, IndexError, TypeError):
+    machine = mapping(last_session(meta).get("machine"))
+    if not {"processor", "cores"} <= machine.keys():
         return ""
+    cores = machine["cores"]
+    return _text(f"{machine['processor']}, {cores} core{'s' * (cores != 1)}")
 
 
 def _text(value: Any) -> str:

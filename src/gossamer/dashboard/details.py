@@ -12,7 +12,7 @@ from gossamer.dashboard.listing import TAIL_BYTES, env_steps_of
 from gossamer.dashboard.root import signature_of
 from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
-from gossamer.record.readers import sessions_in, table_in, tail, value_in
+from gossamer.record.readers import last_session, sessions_in, table_in, tail, value_in
 from gossamer.record.runs import VIDEOS
 from gossamer.system.reading import listed, mapping, number, whole
 
@@ -42,9 +42,7 @@ def details(files: RunFiles, run: ListedRun) -> dict[str, Any]:
         run: as the listing tells it.
     """
     config, meta = table_in(files, "config.json"), table_in(files, "meta.json")
-    sessions = sessions_in(meta)
-    session = mapping(sessions[-1]) if sessions else {}
-    machine = mapping(session.get("machine"))
+    machine = mapping(last_session(meta).get("machine"))
     return {
         "run": run,
         "settings": settings_of(files),
@@ -97,14 +95,13 @@ def _name_of(part: Mapping[str, Any]) -> str:
 
 def machine_of(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the last session tells of its machine, without what is not known."""
-    sessions = sessions_in(meta)
-    session = mapping(sessions[-1]) if sessions else {}
+    session = last_session(meta)
     told = {
         **mapping(session.get("machine")),
         "versions": mapping(session.get("versions")),
         "git": mapping(session.get("git")),
         "command": listed(session.get("argv")),
-        "sessions": len(sessions),
+        "sessions": len(sessions_in(meta)),
     }
     return shown({name: x for name, x in told.items() if x})
 

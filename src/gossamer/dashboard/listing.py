@@ -14,7 +14,7 @@ from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.files import LOCK
 from gossamer.record.objectives import WINDOW, last_evaluation
-from gossamer.record.readers import last_rows, newest_row, sessions_in, table_in
+from gossamer.record.readers import last_rows, last_session, newest_row, table_in
 from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
@@ -197,7 +197,6 @@ def _read(
             row = {"env_steps": saved}
     env_steps = told("env_steps", "env_steps")
     seconds, total = told("seconds", "time_s"), number(config.get("total_env_steps"))
-    sessions = sessions_in(meta)
     about, name = read_about(files), _name(run, root_name)
     made: ListedRun = {
         "id": run,
@@ -230,7 +229,7 @@ def _read(
         "candidate_evaluation": _candidate(files),
         "steps_per_second": told("steps_per_second", "steps_per_second"),
         "seconds": seconds,
-        "where": _where(mapping(sessions[-1]) if sessions else {}, row),
+        "where": _where(last_session(meta), row),
         "started": number(meta.get("started_unix")),
         "problem": problem,
         "acts": _acts(files, config, state, running=running),

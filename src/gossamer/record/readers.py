@@ -97,6 +97,11 @@ def sessions_in(meta: Mapping[str, Any]) -> list[Any]:
     return listed(meta.get("sittings", meta.get("sessions")))
 
 
+def last_session(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what meta.json tells of a run's last session; empty without one."""
+    return mapping(next(reversed(sessions_in(meta)), None))
+
+
 def rows_in(files: Reader, name: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a JSON-lines file; one that cannot be opened has none, a broken line is skipped."""
     try:
