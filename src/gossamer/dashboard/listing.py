@@ -14,7 +14,7 @@ from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.files import LOCK
 from gossamer.record.objectives import WINDOW, last_evaluation
-from gossamer.record.readers import last_rows, last_session, newest_row, table_in
+from gossamer.record.readers import last_rows, last_session, newest_row, score_in, table_in
 from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _read(
 
     best = number(begins.get("best_evaluation"))
     if best is None:
-        best = number(table_in(files, "checkpoints/best/manifest.json").get("score"))
+        best = score_in(files, "best")
     ended = None if running else exit_of(summary)
     state: str = state_of(summary, running=running)
     problem = None
@@ -226,7 +226,7 @@ def _read(
         "mean_return_episodes": _episodes_of_mean(files, row, ended=bool(begins)),
         "best_evaluation": best,
         "last_evaluation": last_evaluation(files, TAIL_BYTES),
-        "candidate_evaluation": _candidate(files),
+        "candidate_evaluation": score_in(files, "candidate"),
         "steps_per_second": told("steps_per_second", "steps_per_second"),
         "seconds": seconds,
         "where": _where(last_session(meta), row),
@@ -283,11 +283,6 @@ def _episodes_of_mean(files: RunFiles, row: dict[str, Any], *, ended: bool) -> i
     if ended and (told is None or told < WINDOW):  # some ended after the last row
         told = max(told or 0, sum(1 for _ in last_rows(files, "episodes.jsonl", TAIL_BYTES)))
     return min(told, WINDOW) if told else None
-
-
-def _candidate(files: RunFiles) -> float | None:
-    """Return the score of the policy that is still to be confirmed as the best; None if there is none."""
-    return number(table_in(files, "checkpoints/candidate/manifest.json").get("score"))
 
 
 def _kind(config: dict[str, Any], section: str, path: list[str], part: int) -> str:

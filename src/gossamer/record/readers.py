@@ -12,6 +12,7 @@ from gossamer.system.reading import (
     MAX_TEXT_BYTES,
     listed,
     mapping,
+    number,
     open_plain,
     parse_json,
     read_whole,
@@ -100,6 +101,11 @@ def sessions_in(meta: Mapping[str, Any]) -> list[Any]:
 def last_session(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return what meta.json tells of a run's last session; empty without one."""
     return mapping(next(reversed(sessions_in(meta)), None))
+
+
+def score_in(files: Reader, checkpoint: str) -> float | None:
+    """Return the score of a checkpoint that is kept for it, best or candidate; None if there is none."""
+    return number(table_in(files, f"checkpoints/{checkpoint}/manifest.json").get("score"))
 
 
 def rows_in(files: Reader, name: str) -> Iterator[dict[str, Any]]:

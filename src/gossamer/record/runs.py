@@ -17,7 +17,7 @@ from gossamer.errors import ConfigError
 from gossamer.record.about import read_about
 from gossamer.record.exits import state_of
 from gossamer.record.files import is_there
-from gossamer.record.readers import FolderReader, newest_row, table_in
+from gossamer.record.readers import FolderReader, newest_row, score_in, table_in
 from gossamer.system.reading import clipped, expand, listed, mapping, number, quoted, visible, whole
 from gossamer.system.tables import columns
 
@@ -242,8 +242,7 @@ def _read_run(path: Path) -> RunRow:
     best = number(summary.get("best_evaluation"))
     if best is None or running:
         # What has been found since stands beside its parameters.
-        manifest = table_in(files, "checkpoints/best/manifest.json")
-        found = number(manifest.get("score"))
+        found = score_in(files, "best")
         best = best if found is None else found
     kind, _, topology = path.parent.name.partition("-")
     about = read_about(files)
