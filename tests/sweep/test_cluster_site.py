@@ -35,7 +35,7 @@ from gossamer.sweep.cluster_site import keep  # noqa: E402
 
 
 def test_files_come_home_as_they_are(tmp_path: Path) -> None:
-    run = PlannedRun("000/s1", tmp_path / "s1", tmp_path / "settings.toml", 1)
+    run = PlannedRun("000/s1", tmp_path / "s1", 1)
     first = {
         "s1/metrics.jsonl": Change(0, b"one\n"),
         "s1/checkpoints/10/state.json": Change(0, b"{}"),

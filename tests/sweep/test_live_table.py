@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 def runs(folder: Path, count: int) -> list[PlannedRun]:
-    found = [PlannedRun(f"00{i}/s1", folder / f"r{i}", folder, 1) for i in range(count)]
+    found = [PlannedRun(f"00{i}/s1", folder / f"r{i}", 1) for i in range(count)]
     for run in found:
         run.folder.mkdir()
         (run.folder / "metrics.jsonl").write_text('{"env_steps": 12000, "return_mean_100": 3.25}\n')
@@ -34,7 +34,7 @@ def test_lines_come_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert stream.getvalue() == "", "it was begun only now"
     monkeypatch.setattr(board_module, "PLAIN_EVERY_SECONDS", 0.0)
     board.say("trial 0 is\x1b[2J done")
-    board.draw([PlannedRun("000/s1", tmp_path / "r0", tmp_path, 1)])
+    board.draw([PlannedRun("000/s1", tmp_path / "r0", 1)])
     board.close()
     assert stream.getvalue().splitlines() == [
         r"trial 0 is\x1b[2J done",

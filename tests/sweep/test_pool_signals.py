@@ -25,7 +25,7 @@ from gossamer.system import signals
 
 
 def planned(folder: Path, name: str) -> PlannedRun:
-    return PlannedRun(name, folder / name, folder / "settings.toml", 1)
+    return PlannedRun(name, folder / name, 1)
 
 
 class SlowToStop:

@@ -15,7 +15,7 @@ from gossamer.sweep.seeds import summary
 
 def seed_of(root: Path, seed: int, cause: str, returns: list[float]) -> PlannedRun:
     """Return a run that has ended for that cause, after an episode of 100 env steps each tenth of a second."""
-    run = PlannedRun(f"seed {seed}", root / f"s{seed}", root / "settings.toml", seed)
+    run = PlannedRun(f"seed {seed}", root / f"s{seed}", seed)
     run.folder.mkdir()
     rows = [
         {"env_steps": 100 * i, "time_s": i / 10, "return": x, "length": 100, "learner": 0}

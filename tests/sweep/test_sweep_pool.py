@@ -68,7 +68,7 @@ def test_what_an_earlier_command_has_stopped_goes_on(
     tmp_path: Path, cause: str, adopted: bool, want: Exit | None
 ) -> None:
     """It was asked to save by a sweep that was killed before it had ended."""
-    run = PlannedRun("seed 1", tmp_path, tmp_path / "settings.toml", 1)
+    run = PlannedRun("seed 1", tmp_path, 1)
     told = {"exit": {"kind": "stopped", "cause": cause}}
     (tmp_path / "summary.json").write_text(json.dumps(told))
     assert exit_of_run(run, 0, was_asked=False, adopted=adopted) == want
@@ -115,7 +115,7 @@ class ListOf(RunQueue):
 
 
 def planned(folder: Path, name: str) -> PlannedRun:
-    return PlannedRun(name, folder / name, folder / "settings.toml", 1)
+    return PlannedRun(name, folder / name, 1)
 
 
 @pytest.fixture(autouse=True)

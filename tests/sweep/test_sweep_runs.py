@@ -420,7 +420,7 @@ def test_a_run_that_cannot_be_looked_into_for_now_is_kept(
     folder = tmp_path / "s1"
     (folder / "checkpoints" / "3").mkdir(parents=True)
     (folder / "config.json").write_text("{}")
-    run = PlannedRun("seed 1", folder, tmp_path / "settings.toml", 1)
+    run = PlannedRun("seed 1", folder, 1)
     stat = Path.stat
 
     def fail(path: Path, **how: bool) -> os.stat_result:

@@ -12,7 +12,7 @@ from gossamer.sweep.pool import PlannedRun
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path: Path) -> None:
     """There is nothing to resume, and a run that is told to resume would fail."""
-    run = PlannedRun("000/s1", tmp_path / "s1", tmp_path / "settings.toml", 1)
+    run = PlannedRun("000/s1", tmp_path / "s1", 1)
     run.folder.mkdir()
     for name in ("config.json", "meta.json"):
         (run.folder / name).write_text(json.dumps({}))
@@ -23,7 +23,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_begins_anew(tmp_path:
 
 
 def test_a_run_with_a_checkpoint_is_kept_and_resumed(tmp_path: Path) -> None:
-    run = PlannedRun("000/s1", tmp_path / "s1", tmp_path / "settings.toml", 1)
+    run = PlannedRun("000/s1", tmp_path / "s1", 1)
     run.folder.mkdir()
     (run.folder / "config.json").write_text(json.dumps({}))
     (run.folder / "checkpoints").mkdir()

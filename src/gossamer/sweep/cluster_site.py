@@ -13,12 +13,11 @@ from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.record.files import write_bytes
 from gossamer.run.placements.cluster.remote_runs import HERE, RunCluster, WholeRun, files_below
 from gossamer.sweep.local_site import make_room
+from gossamer.sweep.pool import SETTINGS
 
 if TYPE_CHECKING:
     from gossamer.run.placements.cluster.remote_runs import Changes, RemoteRun
     from gossamer.sweep.pool import PlannedRun
-
-SETTINGS = "settings.toml"
 
 
 class ClusterSite(RunCluster):
@@ -28,7 +27,7 @@ class ClusterSite(RunCluster):
         """Begin a run, or go on with it, on some machine."""
         resumed = make_room(run)
         files = {SETTINGS: run.settings.read_bytes()}
-        there = replace(run, folder=Path(HERE, run.folder.name), settings=Path(HERE, SETTINGS))
+        there = replace(run, folder=Path(HERE, run.folder.name))
         words = there.words(resumed=resumed)
         if resumed:
             files |= {

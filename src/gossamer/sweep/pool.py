@@ -30,6 +30,8 @@ MOST_KILLS = 3
 KILL_SECONDS = 60.0
 """After the time that a run has to stop: one that is still there is killed."""
 OUTPUT_TAIL_BYTES = 65_536
+SETTINGS = "settings.toml"
+"""Name of the file of settings that runs read as they begin, in the folder above theirs."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,12 @@ class PlannedRun:
     """Name in lines for the user: in a sweep its path below the sweep's folder."""
     folder: Path
     """The run folder."""
-    settings: Path
-    """File of its settings."""
     seed: int
+
+    @property
+    def settings(self) -> Path:
+        """File of the settings that it has in common with the runs beside it."""
+        return self.folder.with_name(SETTINGS)
 
     @property
     def lock(self) -> Path:

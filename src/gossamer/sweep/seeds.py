@@ -24,7 +24,7 @@ from gossamer.record.readers import FolderReader, json_in, table_in
 from gossamer.record.runs import SEEDS, find_runs, is_run
 from gossamer.sweep.live_table import Board
 from gossamer.sweep.local_site import LocalSite
-from gossamer.sweep.pool import PlannedRun, Pool, RunQueue
+from gossamer.sweep.pool import SETTINGS, PlannedRun, Pool, RunQueue
 from gossamer.sweep.presets import as_preset, refuse_moving
 from gossamer.sweep.sweep import stopped
 from gossamer.system.reading import expand
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.exits import Exit
 
-SETTINGS = "settings.toml"
 MEASURES = (("return", "mean_return_last_100"), ("best evaluation", "best_evaluation"))
 
 
@@ -70,7 +69,7 @@ def train_seeds(
     folder = expand(config.run_folder) if config.run_folder else _folder_of(config, identity)
     _refuse_another(folder, identity)
     seeds = range(config.seed, config.seed + count)
-    runs = [PlannedRun(f"seed {x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds]
+    runs = [PlannedRun(f"seed {x}", folder / f"s{x}", x) for x in seeds]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = take_lock(folder / LOCK, fcntl.LOCK_EX, patience_seconds=0.5)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
 from gossamer.machine import free_disk
-from gossamer.record.files import take_lock, write_text
+from gossamer.record.files import LOCK, take_lock, write_text
 from gossamer.record.folder import MIN_FREE_BYTES
 from gossamer.record.metrics import plain
 from gossamer.record.readers import FolderReader, json_in
-from gossamer.sweep.pool import PlannedRun
+from gossamer.sweep.pool import SETTINGS, PlannedRun
 from gossamer.sweep.trial import Trial
 from gossamer.system.reading import clipped, mapping, quoted, visible
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 MANIFEST = "sweep.json"
 TRIAL = "trial.json"
-SETTINGS = "settings.toml"
-LOCK = ".lock"
 
 
 class SweepFolder:
@@ -147,7 +145,7 @@ class SweepFolder:
         name, config = f"{number:03d}", self.sweep.preset(chosen)[1]
         folder = self.path / name
         seeds = range(config.seed, config.seed + self.sweep.options.seeds)
-        runs = [PlannedRun(f"{name}/s{x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds]
+        runs = [PlannedRun(f"{name}/s{x}", folder / f"s{x}", x) for x in seeds]
         return Trial(number, chosen, folder, config, runs)
 
     def add(self, number: int, chosen: dict[str, Any]) -> Trial:
