@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gossamer.compare.statistics import LEVEL, estimate
+from gossamer.compare.statistics import estimate
 from gossamer.record.objectives import WINDOW
 
 if TYPE_CHECKING:
@@ -68,19 +68,18 @@ def on_grid(axes: Sequence[Array], values: Sequence[Array], grid: Array) -> Arra
     return found
 
 
-def grouped_curve(values: Array, statistic: Statistic, level: float = LEVEL) -> Estimate:
+def grouped_curve(values: Array, statistic: Statistic) -> Estimate:
     """Return a statistic over seeds with its interval at each point, where all of them are.
 
     Args:
         values: [n, P], NaN where a run is not.
         statistic: "mean", "median" or "iqm".
-        level: share of intervals that hold the truth at their point, in (0, 1).
 
     Returns:
         Arrays [P]; NaN where a run is missing, and bounds NaN with a single seed.
     """
     whole = np.isfinite(values).all(axis=0)
-    found = estimate([values[:, whole]], statistic, level)
+    found = estimate([values[:, whole]], statistic)
     spread = [np.full(values.shape[1], np.nan) for _ in found]
     for target, part in zip(spread, found, strict=True):
         target[whole] = part

@@ -136,7 +136,7 @@ def spread_of(scores: Scores, statistic: Statistic) -> Spread:
     return Spread(value, variance, np.full_like(value, n - 1.0), (n, statistic))
 
 
-def probability_of_improvement(first: Scores, second: Scores, level: float = LEVEL) -> Estimate:
+def probability_of_improvement(first: Scores, second: Scores) -> Estimate:
     """Return how probable it is that a run of the first scores higher than one of the second in the same task.
 
     Ties count half; tasks count alike. The interval of a task is Wilson's, adapted to this probability, with Student's t for the
@@ -145,7 +145,6 @@ def probability_of_improvement(first: Scores, second: Scores, level: float = LEV
     Args:
         first: [n, ...] a task.
         second: the same tasks in the same order.
-        level: share of intervals that hold the truth, in (0, 1).
 
     Returns:
         Arrays [...]; without bounds if a task has less than two seeds on a side.
@@ -167,25 +166,24 @@ def probability_of_improvement(first: Scores, second: Scores, level: float = LEV
     dof = here + there - 2
     # Single tasks with many pairs hold their level with the normal quantile; with few, or joined, they need more.
     normal = (len(sides) == 1) & (dof >= 8)
-    quantile = np.where(normal, _normal(level), _student(dof, level))
+    quantile = np.where(normal, _normal(), _student(dof, LEVEL))
     enough = bool((np.minimum(here, there) >= 2).all())
     return _joined(values, variance, quantile, enough=enough)
 
 
-def profile(scores: Scores, thresholds: Array, level: float = LEVEL) -> Estimate:
+def profile(scores: Scores, thresholds: Array) -> Estimate:
     """Return the share of runs that score above each threshold: a performance profile. Tasks count alike.
 
     Args:
         scores: [n] a task.
         thresholds: [P] scores.
-        level: share of intervals that hold the truth, in (0, 1), at each threshold.
 
     Returns:
-        Arrays [P]; intervals are Wilson's.
+        Arrays [P]; intervals are Wilson's, at each threshold.
     """
     values = np.stack([np.mean(task[:, None] > thresholds, axis=0) for task in scores])
     sizes = np.array([len(task) for task in scores], float)[:, None]
-    quantile = np.full(values.shape, _normal(level))
+    quantile = np.full(values.shape, _normal())
 
     def variance(p: Array) -> Array:
         return p * (1 - p) / sizes
@@ -336,10 +334,10 @@ def _student(dof: Array, level: float) -> Array:
     return special.stdtrit(dof, 0.5 + level / 2)
 
 
-def _normal(level: float) -> float:
+def _normal() -> float:
     from scipy import special
 
-    return float(special.ndtri(0.5 + level / 2))
+    return float(special.ndtri(0.5 + LEVEL / 2))
 
 
 def _score_bounds(values: Array, variance: Any, quantile: Array) -> tuple[Array, Array]:
