@@ -7,6 +7,7 @@ import importlib.util
 import io
 import itertools
 import math
+import secrets
 import threading
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -35,7 +36,7 @@ from gossamer.dashboard.details import VIDEO_TYPES, details, difference, replays
 from gossamer.dashboard.events import Events
 from gossamer.dashboard.extremes import RememberedExtremes
 from gossamer.dashboard.graph import graph
-from gossamer.dashboard.guard import Guard, new_token
+from gossamer.dashboard.guard import Guard
 from gossamer.dashboard.housekeeping import BULK_ACTS, Housekeeping
 from gossamer.dashboard.listing import Listing
 from gossamer.dashboard.meanings import meanings
@@ -118,6 +119,7 @@ class Dashboard:
         self._acts = Acts()
         self._extremes = RememberedExtremes()
         self._housekeeping = Housekeeping(self.root)
+        self._token = secrets.token_urlsafe(32)
         get = {
             "/": self._index,
             "/static/{name}": self._static,
@@ -146,7 +148,7 @@ class Dashboard:
         routes.append(Route("/api/views", self._change_views, methods=["POST"]))
         self.app = Starlette(
             routes=routes,
-            middleware=[Middleware(Guard, host=host)],
+            middleware=[Middleware(Guard, host=host, token=self._token)],
             exception_handlers={
                 Mistake: _told,
                 ConfigError: _told,
@@ -156,7 +158,6 @@ class Dashboard:
             },
             lifespan=self._lifespan,
         )
-        self.app.state.token = new_token()
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
@@ -174,7 +175,7 @@ class Dashboard:
 
     def _index(self, _: Request) -> Response:
         page = (PAGE / "index.html").read_text(encoding="utf-8")
-        told = page.replace(TOKEN_PLACE, self.app.state.token)
+        told = page.replace(TOKEN_PLACE, self._token)
         return HTMLResponse(told, headers={"Cache-Control": "no-store"})
 
     def _static(self, request: Request) -> Response:
