@@ -42,7 +42,7 @@ from gossamer.dashboard.listing import Listing
 from gossamer.dashboard.meanings import meanings
 from gossamer.dashboard.ranges import parts_of, requested
 from gossamer.dashboard.removal import remove_leftovers
-from gossamer.dashboard.root import HERE, Root
+from gossamer.dashboard.root import Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
 from gossamer.dashboard.sweeps import Sweeps
 from gossamer.dashboard.thinning import thin
@@ -205,8 +205,8 @@ class Dashboard:
 
     def _series(self, request: Request) -> Response:
         run, axis = _asked(request, "run"), _axis(request)
-        begin, end = (_number(request, name, float, None) for name in ("from", "to"))
-        points, learner = _points(request), _number(request, "learner", int, None)
+        begin, end = (_number(request, name, float) for name in ("from", "to"))
+        points, learner = _points(request), _number(request, "learner", int)
         with self._files(run):
             raw = read_series(
                 self.root, self.columns, run, _asked(request, "metric"), axis, learner
@@ -247,7 +247,7 @@ class Dashboard:
             points=_points(request),
             statistic=_one_of(request, "statistic", STATISTICS),
             by=_list(request, "by") or None,
-            learner=_number(request, "learner", int, None),
+            learner=_number(request, "learner", int),
             wait=wait,
         )
         return found, missing
@@ -266,7 +266,7 @@ class Dashboard:
             runs=tuple(settings),
             by=tuple(_list(request, "by")),
             axis=_one_of(request, "x", COMPARED_AXES),
-            threshold=_number(request, "threshold", float, None),
+            threshold=_number(request, "threshold", float),
             source=SCORES[_one_of(request, "score", tuple(SCORES))],
         )
         return question, missing
@@ -302,7 +302,7 @@ class Dashboard:
             return _json({"settings": difference(a, b)})
 
     def _graph(self, request: Request) -> Response:
-        at = _number(request, "at", float, None)
+        at = _number(request, "at", float)
         with self._files(_asked(request, "run")) as (files, run):
             extremes = self._extremes.of(files, run["id"], int(run["num_learners"]))
             return _json({**graph(files, run, at), **asdict(extremes)})
@@ -332,7 +332,7 @@ class Dashboard:
                         table.writerow(cells)
         else:
             table.writerow(["metric", "run", axis, "value", "low", "high"])
-            learner = _number(request, "learner", int, None)
+            learner = _number(request, "learner", int)
             runs, missing = self._asked_runs(request)
             for metric, line in itertools.product(metrics, missing):
                 table.writerow([_cell(metric), _cell(line), *[""] * 4])
@@ -424,9 +424,8 @@ class Dashboard:
 
     def _do_to_run(self, run: str, act: str) -> Response:
         told = self._known(run)
-        folder = self.root.path if run == HERE else self.root.path / run
         with self._files(run):  # there, and no link on the way to it
-            return _json({"said": visible(self._acts.do(act, told, folder))})
+            return _json({"said": visible(self._acts.do(act, told, self.root.path / run))})
 
     def _views(self, _: Request) -> Response:
         return _json({"views": self.views.all()})
@@ -548,10 +547,10 @@ def _axis(request: Request) -> Axis:
     return _one_of(request, "x", AXES)
 
 
-def _number(request: Request, name: str, kind: Callable[[str], T], otherwise: T | None) -> T | None:
+def _number(request: Request, name: str, kind: Callable[[str], T]) -> T | None:
     text = request.query_params.get(name)
-    if text in (None, ""):
-        return otherwise
+    if not text:
+        return None
     try:
         found = kind(text[:50])
     except ValueError:
@@ -562,7 +561,7 @@ def _number(request: Request, name: str, kind: Callable[[str], T], otherwise: T 
 
 
 def _points(request: Request) -> int:
-    return min(max(_number(request, "points", int, POINTS) or POINTS, 2), MAX_POINTS)
+    return min(max(_number(request, "points", int) or POINTS, 2), MAX_POINTS)
 
 
 def _plain_name(name: str) -> str:
@@ -582,9 +581,10 @@ def _cell(value: Any) -> str:
     return f"{value:.13g}" if math.isfinite(value) else ""
 
 
-def _json(content: Any) -> Response:
+def _json(content: Any, status: int = 200) -> Response:
     """Return an answer; numbers that are not finite become null."""
-    return Response(msgspec.json.encode(content, enc_hook=_plain), media_type="application/json")
+    text = msgspec.json.encode(content, enc_hook=_plain)
+    return Response(text, status, media_type="application/json")
 
 
 def _plain(value: Any) -> Any:
@@ -597,16 +597,14 @@ def _plain(value: Any) -> Any:
 
 def _told(_: Request, error: Exception) -> Response:
     status = error.status if isinstance(error, Mistake) else 409
-    told = {"error": visible(str(error))}
-    return Response(msgspec.json.encode(told), status, media_type="application/json")
+    return _json({"error": visible(str(error))}, status)
 
 
 def _not_there(_: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
     text = "there is nothing here" if status == 404 else "acts are POST, all else is GET"
-    return Response(msgspec.json.encode({"error": text}), status, media_type="application/json")
+    return _json({"error": text}, status)
 
 
 def _failed(_: Request, error: Exception) -> Response:
-    text = f"the server failed: {type(error).__name__}"
-    return Response(msgspec.json.encode({"error": text}), 500, media_type="application/json")
+    return _json({"error": f"the server failed: {type(error).__name__}"}, 500)
