@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossamer.compare.statistics import estimate
-from gossamer.record.objectives import WINDOW
+from gossamer.record.window import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gossamer.record.metrics import parse_row
+from gossamer.record.objectives import RETURN_OF
 from gossamer.system.reading import number
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from gossamer.dashboard.root import RunFiles
 
-RETURN = "learner/return_of_"
 LINK = "topology/staleness_updates_of_"
 APART = "topology/disagreement_of_"
 OWN = "learner/return_mean_100"
@@ -113,7 +113,7 @@ class RememberedExtremes:
             for row in _rows(file, seen.end, status.st_size):
                 for name, value in row.items():
                     for prefix, extremes in (
-                        (RETURN, seen.of_all),
+                        (RETURN_OF, seen.of_all),
                         (LINK, seen.stale),
                         (APART, seen.apart),
                     ):

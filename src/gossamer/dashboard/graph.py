@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import psutil
 
-from gossamer.dashboard.extremes import APART, LINK, OF_THE_RUN, OWN, RETURN
+from gossamer.dashboard.extremes import APART, LINK, OF_THE_RUN, OWN
 from gossamer.dashboard.series import run_seconds, sessions_of
 from gossamer.dashboard.values import word
 from gossamer.record.files import LOCK
 from gossamer.record.metrics import parse_row, tells_of_run
+from gossamer.record.objectives import RETURN_OF
 from gossamer.record.readers import table_in, tail, value_in
 from gossamer.system.reading import listed, mapping, number, whole
 
@@ -280,7 +281,7 @@ def _nodes(
         if live and (process_alive := alive(process)) is not None:
             begun, there = True, process_alive
         # All at one moment, and of the episodes that the run's return is of; older runs tell it in each learner's rows.
-        own = apart.get(f"{RETURN}{rank}", row.get(OWN))
+        own = apart.get(f"{RETURN_OF}{rank}", row.get(OWN))
         nodes.append(
             {
                 "rank": rank,

@@ -13,8 +13,9 @@ from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.files import LOCK
-from gossamer.record.objectives import WINDOW, last_evaluation
+from gossamer.record.objectives import last_evaluation
 from gossamer.record.readers import last_rows, last_session, newest_row, score_in, table_in
+from gossamer.record.window import WINDOW
 from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:

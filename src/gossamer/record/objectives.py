@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.readers import FolderReader, last_rows, rows_in, table_in
+from gossamer.record.window import WINDOW
 from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ NEVER = 1e15
 """Seconds or steps of a run that never reached the score: more than any other takes, and a number as optimisers want."""
 MAX_SEEDS = 1000
 """Most seeds of a trial, so that the mean of its runs tells whether one of them never reached the score."""
-WINDOW = 100
-"""Episodes behind a mean return, as in metrics.jsonl."""
 NO_AVERAGE = ("single", "allreduce")
 """Topologies of which no average of learners is the run's policy."""
 RETURN_OF = "learner/return_of_"
