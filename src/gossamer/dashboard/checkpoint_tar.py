@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from gossamer.dashboard.ranges import PART_BYTES
+from gossamer.record.checkpoint import MANIFEST, is_checkpoint
 from gossamer.system.reading import mapping, parse_json, read_whole, whole
 
 if TYPE_CHECKING:
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
     from gossamer.dashboard.root import RunFiles
 
 CHECKPOINTS = "checkpoints"
-MANIFEST = "manifest.json"
 SETTINGS = "config.json"
-KEPT = ("best", "candidate")
-"""Checkpoints that have a name; others have their number of updates."""
 MAX_FILES = 64
 """Of a checkpoint, all of which are open while it is sent; gossamer writes three."""
 TRIES = 3
@@ -29,11 +27,6 @@ END_BYTES = 2 * tarfile.BLOCKSIZE
 NO_CHECKPOINT = "there is no such checkpoint"
 Part = tuple[bytes, BinaryIO, int]
 """Header of a file in a tar, the open file, and its size."""
-
-
-def is_checkpoint(name: str) -> bool:
-    """Whether a folder in `checkpoints` has a checkpoint's name."""
-    return name in KEPT or (name.isascii() and name.isdecimal())
 
 
 @dataclass(frozen=True)

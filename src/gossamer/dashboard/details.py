@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from gossamer.dashboard.checkpoint_tar import CHECKPOINTS, MANIFEST, is_checkpoint
+from gossamer.dashboard.checkpoint_tar import CHECKPOINTS
 from gossamer.dashboard.graph import alive
 from gossamer.dashboard.limits import limits
 from gossamer.dashboard.listing import TAIL_BYTES, env_steps_of
 from gossamer.dashboard.root import signature_of
 from gossamer.dashboard.values import flat, shown, word
+from gossamer.record.checkpoint import MANIFEST, is_checkpoint
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
 from gossamer.record.readers import last_session, sessions_in, table_in, tail, value_in
 from gossamer.record.runs import VIDEOS

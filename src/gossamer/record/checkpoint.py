@@ -43,6 +43,8 @@ FORMAT = 1
 """Version of the layout; a reader refuses any other."""
 BEST, CANDIDATE = "best", "candidate"
 """Checkpoints with a score in place of a number: the best policy, and the one that has yet to be confirmed."""
+PARTIAL = ".partial"
+"""How the name of a checkpoint ends that is being written."""
 Scored = Literal["best", "candidate"]
 
 
@@ -185,7 +187,7 @@ class CheckpointStore:
         """
         if which == "last":
             return self._load_last(wanted)
-        if which not in (BEST, CANDIDATE) and not str(which).isdecimal():
+        if not is_checkpoint(str(which)):
             raise ConfigError(
                 f"checkpoint {which!r} is not one of last, best, candidate or a number of updates"
             )
@@ -265,7 +267,7 @@ class CheckpointStore:
             exist_ok=True
         )  # of a run that was moved meanwhile there is no place for it
         self._tidy()
-        partial = self.folder / f"{name}.partial"
+        partial = self.folder / f"{name}{PARTIAL}"
         try:
             partial.mkdir()
             files = {
@@ -300,7 +302,7 @@ class CheckpointStore:
             if path.suffix == ".old" and not is_there(final / MANIFEST):
                 _remove(final)
                 path.rename(final)
-            elif path.suffix in (".old", ".partial") or not is_there(path / MANIFEST):
+            elif path.suffix in (".old", PARTIAL) or not is_there(path / MANIFEST):
                 _remove(path)
 
     def _folders(self) -> list[Path]:
@@ -356,9 +358,14 @@ class CheckpointStore:
         return Checkpoint(manifest["updates"], tensors, state, path, manifest.get("score"))
 
 
+def is_checkpoint(name: str) -> bool:
+    """Whether a name is one of a checkpoint's folder, or of a number of updates."""
+    return name in (BEST, CANDIDATE) or (name.isascii() and name.isdecimal())
+
+
 def _ours(path: Path) -> bool:
-    name = path.name.removesuffix(".old").removesuffix(".partial")
-    return path.is_dir() and (name.isdecimal() or name in (BEST, CANDIDATE))
+    name = path.name.removesuffix(".old").removesuffix(PARTIAL)
+    return path.is_dir() and is_checkpoint(name)
 
 
 def _remove(path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import free_disk
-from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.checkpoint import PARTIAL, CheckpointStore
 from gossamer.record.files import LOCK, take_lock, write_bytes, write_text
 from gossamer.record.metrics import (
     keep_rows,
@@ -451,8 +451,6 @@ def _holds_run(path: Path) -> bool:
     return any((path / name).exists() for name in names)
 
 
-PARTIAL = ".partial"
-"""How the name of a checkpoint ends that is being written."""
 FEW_ROWS = 100
 """Of metrics, before the first checkpoint is on disk."""
 

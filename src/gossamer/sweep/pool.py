@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.record.checkpoint import PARTIAL
 from gossamer.record.exits import Exit, exit_of
 from gossamer.record.objectives import is_done, read_summary
 from gossamer.system.reading import clipped
@@ -311,7 +312,7 @@ class Pool:
 def _bytes_being_saved(folder: Path) -> int:
     """Return the bytes of the checkpoint that a run is writing; 0 where it writes none."""
     try:
-        return sum(x.stat().st_size for x in (folder / "checkpoints").glob("*.partial/*"))
+        return sum(x.stat().st_size for x in (folder / "checkpoints").glob(f"*{PARTIAL}/*"))
     except OSError:  # it is done
         return 0
 
