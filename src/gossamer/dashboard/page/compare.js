@@ -2,11 +2,11 @@
 
 import { address, list, numeric, one, remember, text } from "./address.js";
 import { Asking } from "./asking.js";
-import { breakable, button, checklist, choice, el, later, nothing, popover, select, svg } from "./dom.js";
+import { breakable, button, choice, el, later, nothing, select, svg } from "./dom.js";
 import { count, number } from "./format.js";
 import { goneNote, present } from "./gone.js";
+import { byMenu, runsMenu } from "./menus.js";
 import { line } from "./palette.js";
-import { isOffered } from "./states.js";
 import { store } from "./store.js";
 
 const PACE_MS = 3000;
@@ -78,8 +78,8 @@ export class Compare {
       el(
         "div",
         { class: "toolbar" },
-        (this.#menu = this.#runsMenu()),
-        this.#byMenu(),
+        (this.#menu = runsMenu(this.#state, (runs) => this.#select(runs))),
+        byMenu(this.#state, ["seed", "env_id"], (by) => this.#change({ by })),
         select("Score", SCORES, this.#state.score, (score) => this.#change({ score })),
         choice("Over", AXES, this.#state.axis, (axis) => this.#change({ axis })),
         el("label", { class: "field" }, el("span", { class: "field-name" }, "When is a return reached?"), reach),
@@ -108,54 +108,22 @@ export class Compare {
   }
 
   #invitation() {
-    const runs = [...store.runs.values()].filter(isOffered).sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
+    const runs = store.offered();
     const [newest] = runs;
     const alike = newest ? runs.filter((run) => run.env_id === newest.env_id).slice(0, 40) : [];
     return nothing(
       "Which runs?",
       "Tick runs in the table of runs and press b, open the menu Runs above, or begin with",
-      alike.length ? el("p", { class: "picks" }, button(`all of ${newest.env_id} (${alike.length})`, () => this.#setRuns(alike.map((run) => run.id)))) : el("pre", {}, "gossamer train CartPole-v1 --seeds 3"),
+      alike.length ? el("p", { class: "picks" }, button(`all of ${newest.env_id} (${alike.length})`, () => {
+        this.#select(alike.map((run) => run.id));
+        this.#draw();
+      })) : el("pre", {}, "gossamer train CartPole-v1 --seeds 3"),
     );
   }
 
-  #setRuns(runs) {
+  #select(runs) {
     store.selected = new Set(runs);
     this.#change({ runs });
-    this.#draw();
-  }
-
-  #runsMenu() {
-    const menu = popover("Runs", () => {
-      const items = [...store.runs.values()]
-        .filter((run) => isOffered(run) || this.#state.runs.includes(run.id))
-        .map((run) => ({ key: run.id, text: run.name, note: `${run.env_id} ${run.algorithm}-${run.topology}`, on: this.#state.runs.includes(run.id) }))
-        .sort((a, b) => Number(b.on) - Number(a.on));
-      return checklist(items, "Search runs", (runs) => {
-        store.selected = new Set(runs);
-        this.#change({ runs });
-      });
-    });
-    menu.dataset.menu = "runs";
-    return menu;
-  }
-
-  #byMenu() {
-    const name = (chosen) => (chosen.length ? `Group by ${chosen.length === 1 ? chosen[0] : `${chosen.length} settings`}` : "Group: seeds");
-    const menu = popover(name(this.#state.by), () => {
-      const names = new Set([...this.#state.by, ...store.differing(this.#state.runs)]);
-      const items = [...names].filter((each) => !["seed", "env_id"].includes(each)).map((each) => ({ key: each, text: each, on: this.#state.by.includes(each) }));
-      return el(
-        "div",
-        {},
-        el("p", { class: "quiet" }, "With nothing ticked, runs whose settings differ in the seed alone are one group."),
-        checklist(items, "Search settings", (by) => {
-          menu.rename(name(by));
-          this.#change({ by });
-        }),
-      );
-    });
-    menu.dataset.menu = "by";
-    return menu;
   }
 
   async #load(ask) {

@@ -8,8 +8,8 @@ import { goneNote, present } from "./gone.js";
 import { runLabels } from "./labels.js";
 import { groupLines, groupsOf, pointsFor, seriesLine } from "./lines.js";
 import { Linked, readView, writeView } from "./linked.js";
+import { byMenu, runsMenu } from "./menus.js";
 import { line } from "./palette.js";
-import { isOffered } from "./states.js";
 import { store } from "./store.js";
 import { titleOf, unitOf } from "./titles.js";
 
@@ -85,7 +85,7 @@ export class Curves {
     document.title = "Curves \u00b7 gossamer";
     this.root.replaceChildren(
       el("h1", { class: "sr" }, "Curves"),
-      el("div", { class: "toolbar" }, (this.#menu = this.#runsMenu()), this.#metricsMenu(), this.#byMenu(), this.#statistics(), this.#linked.controls(), this.#verdicts()),
+      el("div", { class: "toolbar" }, (this.#menu = runsMenu(this.#state, (ids) => this.#setRuns(ids))), this.#metricsMenu(), byMenu(this.#state, ["seed"], (by) => this.#change({ by })), this.#statistics(), this.#linked.controls(), this.#verdicts()),
       this.#gone,
       this.#body,
     );
@@ -108,8 +108,7 @@ export class Curves {
   }
 
   #invitation() {
-    const runs = [...store.runs.values()].filter(isOffered);
-    runs.sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
+    const runs = store.offered();
     const pick = (name, chosen) => chosen.length > 0 && button(`${name} (${chosen.length})`, () => {
         this.#setRuns(chosen.map((run) => run.id));
         this.#draw();
@@ -136,19 +135,6 @@ export class Curves {
     this.#show();
   }
 
-  #runsMenu() {
-    const menu = popover("Runs", () => {
-      const { runs } = this.#state;
-      const items = [...store.runs.values()]
-        .filter((run) => isOffered(run) || runs.includes(run.id))
-        .map((run) => ({ key: run.id, text: run.name, note: `${run.env_id} ${run.algorithm}-${run.topology}`, on: runs.includes(run.id) }))
-        .sort((a, b) => Number(b.on) - Number(a.on));
-      return checklist(items, "Search runs", (ids) => this.#setRuns(ids));
-    });
-    menu.dataset.menu = "runs";
-    return menu;
-  }
-
   #metricsMenu() {
     const menu = popover("Metrics", () => {
       const items = this.#metrics.map((metric) => ({
@@ -168,36 +154,15 @@ export class Curves {
     return menu;
   }
 
-  #byMenu() {
-    const { by } = this.#state;
-    const name = (chosen) => (chosen.length ? `Group by ${chosen.length === 1 ? chosen[0] : `${chosen.length} settings`}` : "Group: seeds");
-    const menu = popover(name(by), () => {
-      const names = new Set([...this.#state.by, ...store.differing(this.#state.runs)]);
-      const items = [...names].filter((each) => each !== "seed").map((each) => ({ key: each, text: each, on: this.#state.by.includes(each) }));
-      return el(
-        "div",
-        {},
-        el("p", { class: "quiet" }, "With nothing ticked, runs whose settings differ in the seed alone are one group."),
-        checklist(items, "Search settings", (chosen) => {
-          this.#state.by = chosen;
-          menu.rename(name(chosen));
-          this.#groups.clear();
-          this.#remember();
-          this.#load();
-        }),
-      );
-    });
-    menu.dataset.menu = "by";
-    return menu;
+  #change(change) {
+    Object.assign(this.#state, change);
+    this.#groups.clear();
+    this.#remember();
+    this.#load();
   }
 
   #statistics() {
-    return choice("", STATISTICS, this.#state.statistic, (statistic) => {
-      this.#state.statistic = statistic;
-      this.#groups.clear();
-      this.#remember();
-      this.#load();
-    }, "Statistic of the seeds");
+    return choice("", STATISTICS, this.#state.statistic, (statistic) => this.#change({ statistic }), "Statistic of the seeds");
   }
 
   #verdicts() {

@@ -5,14 +5,13 @@ import { actButtons, actOnRuns } from "./acts.js";
 import { go } from "./address.js";
 import { button, checklist, el, nothing, popover } from "./dom.js";
 import { count, duration, number, percent } from "./format.js";
-import { filedUnder, isOffered, isReadable, progressBar, stateMark } from "./states.js";
+import { filedUnder, isReadable, progressBar, stateMark } from "./states.js";
 import { store } from "./store.js";
 
 /** Return the id of the run to show where none is named: the newest that trains, or else the newest. */
 export function usualRun() {
-  const runs = [...store.runs.values()].filter(isOffered);
-  runs.sort((a, b) => (b.state === "running") - (a.state === "running") || (b.started ?? 0) - (a.started ?? 0));
-  return runs[0]?.id ?? null;
+  const runs = store.offered();
+  return (runs.find((run) => run.state === "running") ?? runs[0])?.id ?? null;
 }
 
 /** Return a menu of runs; `pick` is called with an id. */

@@ -1,7 +1,7 @@
 // What all views share: the runs, kept current by server-sent events, which are selected, and the connection.
 
 import { forgetMetrics, get } from "./api.js";
-import { isReadable } from "./states.js";
+import { isOffered, isReadable } from "./states.js";
 
 const HIDDEN_MS = 30_000;
 const HIDDEN_TAB = "the hidden tab that listens";
@@ -29,6 +29,11 @@ class Store extends EventTarget {
     const names = new Set(runs.flatMap((run) => Object.keys(run.settings ?? {})));
     const differs = (name) => new Set(runs.map((run) => JSON.stringify(run.settings?.[name] ?? null))).size > 1;
     return [...names].filter((name) => !ids || differs(name)).sort();
+  }
+
+  /** Return the runs that menus and suggestions offer, the newest first. */
+  offered() {
+    return [...this.runs.values()].filter(isOffered).sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
   }
 
   /** Return the ids of the selected runs that have something to draw. */
