@@ -6,7 +6,7 @@ import { button, el, later, nothing, paced, refill, unbroken } from "./dom.js";
 import { count, duration, number } from "./format.js";
 import { Graph, linkFacts, ranges } from "./graph.js";
 import { scale, staleness } from "./palette.js";
-import { RunHead, usualRun, withoutRun } from "./runhead.js";
+import { headOf, usualRun } from "./runhead.js";
 import { store } from "./store.js";
 
 const PACE_MS = 900;
@@ -52,14 +52,8 @@ export class Learners {
   #draw() {
     const run = store.runs.get(this.#id);
     document.title = run ? `Learners of ${run.name} \u00b7 gossamer` : "Learners \u00b7 gossamer";
-    this.#head = null;
-    const instead = withoutRun(this.#id);
-    if (instead) {
-      this.root.replaceChildren(instead);
-      return;
-    }
-    this.#head = new RunHead("learners", this.#id);
-    this.#head.draw(run);
+    this.#head = headOf("learners", this.#id, this.root);
+    if (!this.#head) return;
     this.#graph = new Graph((what) => this.#tell(what), (node) => this.#state(node));
     this.#frame.replaceChildren(el("p", { class: "loading" }, "Loading\u2026"));
     this.#rows.replaceChildren(el("tr", {}, el("td", { colspan: "8", class: "quiet" }, "Loading\u2026")));

@@ -5,7 +5,7 @@ import { get, metricsOf } from "./api.js";
 import { el, nothing, paced } from "./dom.js";
 import { Linked, readView, writeView } from "./linked.js";
 import { Panels } from "./panels.js";
-import { RunHead, usualRun, withoutRun } from "./runhead.js";
+import { headOf, usualRun } from "./runhead.js";
 import { store } from "./store.js";
 
 const PACE_MS = 900;
@@ -85,14 +85,8 @@ export class Replay {
   #draw() {
     const run = store.runs.get(this.#id);
     document.title = run ? `Replay of ${run.name} \u00b7 gossamer` : "Replay \u00b7 gossamer";
-    this.#head = null;
-    const instead = withoutRun(this.#id);
-    if (instead) {
-      this.root.replaceChildren(instead);
-      return;
-    }
-    this.#head = new RunHead("replay", this.#id);
-    this.#head.draw(run);
+    this.#head = headOf("replay", this.#id, this.root);
+    if (!this.#head) return;
     this.#panels = new Panels(this.#linked, this.#id);
     this.#grids.clear();
     this.#content.replaceChildren(el("p", { class: "loading" }, "Loading\u2026"));

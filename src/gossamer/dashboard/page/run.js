@@ -8,7 +8,7 @@ import { Helps } from "./helps.js";
 import { limitsCard } from "./limits.js";
 import { Linked, readView, writeView } from "./linked.js";
 import { Panels } from "./panels.js";
-import { RunHead, runMenu, tile, usualRun, withoutRun } from "./runhead.js";
+import { headOf, runMenu, tile, usualRun } from "./runhead.js";
 import { isReadable } from "./states.js";
 import { store } from "./store.js";
 
@@ -163,15 +163,9 @@ export class Run {
     document.title = run ? `${run.name} \u00b7 gossamer` : "Run \u00b7 gossamer";
     this.#shape = shapeOf(run);
     this.#state = run?.state;
-    const instead = withoutRun(this.#id);
     this.#built = null;
-    this.#head = null;
-    if (instead) {
-      this.root.replaceChildren(instead);
-      return;
-    }
-    this.#head = new RunHead("run", this.#id);
-    this.#head.draw(run);
+    this.#head = headOf("run", this.#id, this.root);
+    if (!this.#head) return;
     this.#panels = new Panels(this.#linked, this.#id);
     const tabs = SECTIONS.map(([key, name]) =>
       el(

@@ -34,8 +34,8 @@ export function runMenu(label, pick, attributes = {}) {
   return menu;
 }
 
-/** Return what stands in a view of one run when there is none, or none of that name; null if there is one. */
-export function withoutRun(id) {
+// What stands in a view of one run when there is none, or none of that name; null if there is one.
+function withoutRun(id) {
   if (!store.loaded) return el("p", { class: "loading" }, "Loading\u2026");
   if (id && !store.runs.has(id)) return nothing("There is no such run", `${id} is not below ${store.root}; it may have been moved or deleted.`);
   return id ? null : nothing("No run yet", "Train one, and it appears here:", el("pre", {}, "gossamer train CartPole-v1"));
@@ -49,8 +49,8 @@ function secondsLeft(run) {
   return Number.isFinite(left) && left >= 0 ? left : null;
 }
 
-/** The head itself: `draw(run)` brings it up to date. */
-export class RunHead {
+// The head itself: `draw(run)` brings it up to date.
+class RunHead {
   #view;
   #id;
   #acts = el("div", { class: "acts" });
@@ -121,6 +121,18 @@ export class RunHead {
       button("Delete", async () => (await actOnRuns("delete", [run.id])) && go("runs"), { "data-act": "delete", class: "button danger" }),
     ];
   }
+}
+
+/** Return the head of a view of one run; null if there is no such run, which is then all that the page's root says. */
+export function headOf(view, id, root) {
+  const instead = withoutRun(id);
+  if (instead) {
+    root.replaceChildren(instead);
+    return null;
+  }
+  const head = new RunHead(view, id);
+  head.draw(store.runs.get(id));
+  return head;
 }
 
 /** Return a tile: a number that matters with its name. */
