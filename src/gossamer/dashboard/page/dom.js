@@ -177,6 +177,24 @@ export function nothing(title, ...lines) {
   );
 }
 
+/** Return names with what is told of each, [name, content] pairs. */
+export function facts(pairs) {
+  return el("dl", { class: "facts" }, pairs.map(([name, content]) => [el("dt", {}, name), el("dd", {}, content)]));
+}
+
+/** Return a bar of colours with its name and the meanings of its ends; `color` returns that of a share in [0, 1]. */
+export function colorBar(name, low, high, color) {
+  const stops = [0, 0.25, 0.5, 0.75, 1].map((share) => color(share));
+  return el(
+    "div",
+    { class: "scale" },
+    el("span", { class: "scale-name" }, name),
+    el("span", { class: "scale-ends" }, low),
+    el("span", { class: "scale-bar", css: { background: `linear-gradient(90deg, ${stops.join(", ")})` } }),
+    el("span", { class: "scale-ends" }, high),
+  );
+}
+
 const LONGEST_PRESS_MS = 2000; // a menu of the browser's own may keep to itself that the pointer was let go
 
 // What the pointer is pressed on, since when, and what is to be done once it is let go.

@@ -2,7 +2,7 @@
 
 import { numeric, remember, text } from "./address.js";
 import { get } from "./api.js";
-import { button, el, later, nothing, paced, refill, unbroken } from "./dom.js";
+import { button, colorBar, el, facts, later, nothing, paced, refill, unbroken } from "./dom.js";
 import { count, duration, number } from "./format.js";
 import { Graph, linkFacts, ranges } from "./graph.js";
 import { scale, staleness } from "./palette.js";
@@ -13,10 +13,6 @@ const PACE_MS = 900;
 const OLD_SECONDS = 2; // of what a learner has told before the newest row
 const HEADS = ["Learner", "Return", "Disagreement", "Restarts", "Host", "State", "Updates", "Env steps"];
 const WORDS = ["Host", "State"]; // columns that hold no numbers
-
-function gradient(color) {
-  return `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map(color).join(", ")})`;
-}
 
 /** The view Learners. */
 export class Learners {
@@ -209,13 +205,11 @@ export class Learners {
   #legends() {
     const meaning = ranges(this.#answer);
     const many = this.#answer.edges.length > 0;
-    const bar = (name, low, high, color) =>
-      el("div", { class: "scale" }, el("span", { class: "scale-name" }, name), el("span", { class: "scale-ends" }, low), el("span", { class: "scale-bar", css: { background: gradient(color) } }), el("span", { class: "scale-ends" }, high));
     this.#legend.replaceChildren(
-      bar("Return", number(meaning.low), number(meaning.high), (share) => scale(share, 0, 1)),
+      colorBar("Return", number(meaning.low), number(meaning.high), (share) => scale(share, 0, 1)),
       ...(many
         ? [
-            bar("Staleness of a link", "0", `${count(meaning.stale)} mixings`, (share) => staleness(share, 1)),
+            colorBar("Staleness of a link", "0", `${count(meaning.stale)} mixings`, (share) => staleness(share, 1)),
             el("span", { class: "quiet" }, `Width of a link: weight. Rim of a learner: disagreement${meaning.disagreement > 0 ? `, full at ${number(meaning.disagreement)}` : ""}.`),
           ]
         : [el("span", { class: "quiet" }, unbroken("This run has no links. Learners that talk: gossamer train CartPole-v1 topology:gossip --num-learners 4"))]),
@@ -223,7 +217,6 @@ export class Learners {
   }
 
   #tell(what) {
-    const facts = (pairs) => el("dl", { class: "facts" }, pairs.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
     if (what?.node) {
       const { node } = what;
       this.#details.replaceChildren(

@@ -2,7 +2,7 @@
 
 import { address, numeric, one, remember, text } from "./address.js";
 import { get, metricsOf, url } from "./api.js";
-import { el, later, nothing, paced, refill, select } from "./dom.js";
+import { el, facts, later, nothing, paced, refill, select } from "./dom.js";
 import { agoInWords, bytes, count, duration, moment, meanOf, number, setting, shortSetting, shortSettings } from "./format.js";
 import { Helps } from "./helps.js";
 import { limitsCard } from "./limits.js";
@@ -279,7 +279,7 @@ export class Run {
   #fillOverview() {
     const { limits, processes, machine, environment } = this.#detail;
     this.#limits.replaceChildren(limitsCard(limits));
-    const facts = Object.entries(machine ?? {}).filter(([, value]) => value !== null && value !== "");
+    const known = Object.entries(machine ?? {}).filter(([, value]) => value !== null && value !== "");
     const asText = (name, value) => {
       if (/bytes|memory/.test(name) && typeof value === "number" && value > 1e6) return bytes(value);
       if (name === "command") return el("code", {}, Array.isArray(value) ? value.join(" ") : String(value));
@@ -306,15 +306,15 @@ export class Run {
             : el("p", { class: "quiet" }, "None is known."),
           Object.keys(environment ?? {}).length > 0 && [
             el("h2", {}, "Environment"),
-            el("dl", { class: "facts" }, Object.entries(environment).map(([name, value]) => [el("dt", {}, FACTS[name] ?? name), el("dd", {}, Array.isArray(value) ? value.map((each) => el("div", {}, each)) : value)])),
+            facts(Object.entries(environment).map(([name, value]) => [name, Array.isArray(value) ? value.map((each) => el("div", {}, each)) : value])),
           ],
         ),
         el(
           "section",
           { class: "card" },
           el("h2", {}, "Machine"),
-          facts.length
-            ? el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, FACTS[name] ?? name.replaceAll("_", " ")), el("dd", {}, asText(name, value))]))
+          known.length
+            ? facts(known.map(([name, value]) => [FACTS[name] ?? name.replaceAll("_", " "), asText(name, value)]))
             : el("p", { class: "quiet" }, "Nothing is known."),
         ),
       ),

@@ -1,7 +1,7 @@
 // Pictures of a sweep's trials: all settings at once, and the score against each of them. Drawn as SVG, so that a line can be
 // pointed at, pressed and coloured by the theme.
 
-import { el, svg } from "./dom.js";
+import { colorBar, el, svg } from "./dom.js";
 import { number, shortSetting } from "./format.js";
 import { merit } from "./palette.js";
 import { numericAxis, settingAxis } from "./scales.js";
@@ -102,17 +102,9 @@ export class TrialPictures {
     const known = trials.map((trial) => trial.values[at]).filter((value) => typeof value === "number");
     const ends = [Math.min(...known), Math.max(...known)];
     if (!greater) ends.reverse();
-    const stops = [0, 0.25, 0.5, 0.75, 1].map((share) => merit(share));
     const never = trials.filter((trial) => trial.state === "done" && trial.values[at] === null).length;
     this.#legend.replaceChildren(
-      el(
-        "div",
-        { class: "scale" },
-        el("span", { class: "scale-name" }, name),
-        el("span", { class: "scale-ends" }, number(ends[0])),
-        el("span", { class: "scale-bar", css: { background: `linear-gradient(90deg, ${stops.join(", ")})` } }),
-        el("span", { class: "scale-ends" }, `${number(ends[1])} (best)`),
-      ),
+      colorBar(name, number(ends[0]), `${number(ends[1])} (best)`, merit),
       never ? el("span", { class: "quiet" }, `${never} ${never === 1 ? "trial" : "trials"} never reached the score`) : "",
     );
   }
