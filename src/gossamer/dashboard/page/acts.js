@@ -1,6 +1,6 @@
 // What may be done to runs from here: stop, checkpoint now, evaluate, resume, archive, delete. Each is asked about first.
 
-import { act, get, post } from "./api.js";
+import { get, post } from "./api.js";
 import { button, el } from "./dom.js";
 import { count } from "./format.js";
 import { store } from "./store.js";
@@ -98,6 +98,17 @@ function confirmed({ ask, means, text, danger, but }, names) {
   });
 }
 
+// Have something done, and show what the server says of it; resolves to whether it was done.
+async function done(params) {
+  try {
+    say((await post("api/act", params)).said);
+    return true;
+  } catch (error) {
+    say(error.message, true);
+    return false;
+  }
+}
+
 /** Return the buttons of the acts that are possible for a run now. */
 export function actButtons(run) {
   return (run.acts ?? [])
@@ -110,11 +121,7 @@ export function actButtons(run) {
           const now = store.runs.get(run.id) ?? run;
           if (!(await confirmed({ ...ACTS[name], means: typeof means === "function" ? await means(now) : means }, [run.id]))) return;
           node.disabled = true;
-          try {
-            say(await act(run.id, name));
-          } catch (error) {
-            say(error.message, true);
-          }
+          await done({ run: run.id, act: name });
           node.disabled = false;
         },
         { "data-act": name, class: name === "stop" ? "button danger" : "button" },
@@ -143,12 +150,7 @@ export async function actOnRuns(name, ids) {
   const means = able.length === 1 ? one : several;
   const but = left > 0 && `${left} of the ${runs.length} runs ${left === 1 ? "is" : "are"} running and ${left === 1 ? "stays" : "stay"} as ${left === 1 ? "it is" : "they are"}.`;
   if (!(await confirmed({ ask: `${label}?`, means, text: label, danger, but }, able.map(called)))) return false;
-  try {
-    say((await post("api/act", { act: name, runs: able.map((run) => run.id) })).said);
-  } catch (error) {
-    say(error.message, true);
-    return false;
-  }
+  if (!(await done({ act: name, runs: able.map((run) => run.id) }))) return false;
   store.select(able.map((run) => run.id), false);
   return true;
 }

@@ -57,11 +57,6 @@ export function post(path, params, body) {
   return answer(url(path, params), { method: "POST", headers, body: body && JSON.stringify(body) });
 }
 
-/** Ask a run to stop, save a checkpoint, evaluate or resume; return what the server said, one line. */
-export async function act(run, name) {
-  return (await post("api/act", { run, act: name })).said;
-}
-
 let metrics = new Map();
 
 /** Return the metrics that a run has, remembered until `forgetMetrics`. */

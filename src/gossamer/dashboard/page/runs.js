@@ -5,7 +5,7 @@ import { actOnRuns } from "./acts.js";
 import { address, go, list, one, remember, text } from "./address.js";
 import { button, checklist, el, exchange, nothing, popover, select, svg, whenLetGo } from "./dom.js";
 import { filterOf, strangers, valueOf } from "./filter.js";
-import { ago, count, duration, meanOf, moment, number, setting, short, shortSetting, shortSettings } from "./format.js";
+import { ago, count, meanOf, moment, number, setting, short, shortSetting, shortSettings } from "./format.js";
 import { compare, missing } from "./order.js";
 import { filedUnder, progressBar, stateMark, STATES } from "./states.js";
 import { store } from "./store.js";
