@@ -169,7 +169,7 @@ def test_what_cannot_be_read_for_now_is_not_damaged(
     """An older checkpoint in its place would give up, for good, what was learnt since."""
     for updates in (1, 2):
         store.save(updates, {"x": torch.zeros(5 << 20)}, {})  # 20 MiB
-    monkeypatch.setattr("gossamer.record.files.free_memory", lambda: 19 << 20)
+    monkeypatch.setattr("gossamer.record.safetensors.free_memory", lambda: 19 << 20)
     with pytest.raises(
         ConfigError, match=r"2/tensors.safetensors cannot be read: it takes 0.0 GiB"
     ):

@@ -16,8 +16,9 @@ from gossamer.build.roles import build_trained_policy
 from gossamer.config import check_ranges, code_in, from_dict
 from gossamer.envs.interface import MOST_NUMBERS, interface_from
 from gossamer.errors import ConfigError
-from gossamer.record.files import read_safetensors, safetensors_chunks, write_hashed
+from gossamer.record.files import write_hashed
 from gossamer.record.metrics import plain
+from gossamer.record.safetensors import read_safetensors, safetensors_chunks
 from gossamer.run.checkpoint_contents import SavedPolicy
 from gossamer.run.load_policy import put_weights, refuse_misfit
 from gossamer.spec import EnvSpec, Leaf

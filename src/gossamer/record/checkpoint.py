@@ -15,14 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeVar
 
 from gossamer.errors import ConfigError
-from gossamer.record.files import (
-    ABSENT,
-    is_there,
-    read_safetensors,
-    safetensors_chunks,
-    sync_folder,
-    write_hashed,
-)
+from gossamer.record.files import ABSENT, is_there, sync_folder, write_hashed
+from gossamer.record.safetensors import read_safetensors, safetensors_chunks
 from gossamer.system.reading import mapping, open_plain, parse_json, read_plain, read_whole
 
 if TYPE_CHECKING:
