@@ -71,12 +71,17 @@ def json_in(files: Reader, name: str, folder: Path) -> Any:
         raise ConfigError(f"{folder / name} is damaged: {reason}") from None
 
 
+def object_in(files: Reader, name: str, folder: Path, what: str = "object") -> dict[str, Any]:
+    """Return the object in a JSON file, called `what`; ConfigError, which names the folder, if it is missing or damaged."""
+    found = json_in(files, name, folder)
+    if not isinstance(found, dict):
+        raise ConfigError(f"{folder / name} is damaged: it holds no {what}")
+    return cast("dict[str, Any]", found)
+
+
 def settings_in(files: Reader, folder: Path) -> dict[str, Any]:
     """Return what config.json holds; ConfigError, which names the folder, if it is missing or damaged."""
-    found = json_in(files, "config.json", folder)
-    if not isinstance(found, dict):
-        raise ConfigError(f"{folder / 'config.json'} is damaged: it holds no settings")
-    return cast("dict[str, Any]", found)
+    return object_in(files, "config.json", folder, "settings")
 
 
 def value_in(files: Reader, name: str, max_bytes: int = MAX_TEXT_BYTES) -> Any:

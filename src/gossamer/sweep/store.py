@@ -16,7 +16,7 @@ from gossamer.machine import free_disk
 from gossamer.record.files import LOCK, take_lock, write_text
 from gossamer.record.folder import MIN_FREE_BYTES
 from gossamer.record.metrics import plain
-from gossamer.record.readers import FolderReader, json_in
+from gossamer.record.readers import FolderReader, object_in
 from gossamer.sweep.pool import SETTINGS, PlannedRun
 from gossamer.sweep.trial import Trial
 from gossamer.system.reading import clipped, mapping, quoted, visible
@@ -68,7 +68,7 @@ class SweepFolder:
                 raise ConfigError(
                     f"another gossamer sweep works in {self.path}; stop that one first, or use --folder"
                 )
-            held = _read_object(self.path, MANIFEST) if there else {}
+            held = object_in(FolderReader(self.path), MANIFEST, self.path) if there else {}
             content = {**self._manifest(), "started_unix": _started(held, manifest)}
             if held != content:  # it is new, or there are to be more trials
                 self.write_json(MANIFEST, content)
@@ -98,9 +98,8 @@ class SweepFolder:
         }
 
     def _refuse_another(self) -> None:
-        held = _read_object(self.path, MANIFEST).get("sweep")
+        old = mapping(object_in(FolderReader(self.path), MANIFEST, self.path).get("sweep"))
         asked = self._manifest()["sweep"]
-        old = cast("dict[str, Any]", held) if isinstance(held, dict) else {}
         names = [x for x in {**old, **asked} if old.get(x) != asked.get(x)]
         # A trial's number says which of these it tries, but for TPE's, and a later file wins.
         ordered = ("config",) if asked["method"] == "tpe" else ("search", "config")
@@ -128,7 +127,7 @@ class SweepFolder:
             raise ConfigError(
                 f"{folder} holds no {TRIAL}: it is damaged; remove the folder, and the trial is run anew"
             )
-        held = _read_object(folder, TRIAL)
+        held = object_in(FolderReader(folder), TRIAL, folder)
         chosen = held.get("chosen")
         if not isinstance(chosen, dict) or not self.sweep.allows(number, chosen):
             raise ConfigError(
@@ -204,10 +203,3 @@ def _started(held: Mapping[str, Any], manifest: Path) -> float:
     if isinstance(told, float) and math.isfinite(told):
         return told
     return manifest.stat().st_mtime if manifest.exists() else time.time()
-
-
-def _read_object(folder: Path, name: str) -> dict[str, Any]:
-    content = json_in(FolderReader(folder), name, folder)
-    if not isinstance(content, dict):
-        raise ConfigError(f"{folder / name} is damaged: it holds no object")
-    return cast("dict[str, Any]", content)
