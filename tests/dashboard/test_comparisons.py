@@ -65,9 +65,7 @@ def asked(client: TestClient, runs: list[str], **query: Any) -> Any:
 def compared(client: TestClient, runs: list[str], **query: Any) -> dict[str, Any]:
     answer = asked(client, runs, **query)
     assert answer.status_code == 200, answer.text
-    told = answer.json()
-    assert told.pop("seconds") >= 0  # of a core; it differs each time
-    return told
+    return answer.json()
 
 
 def test_the_page_says_what_the_command_says(
@@ -221,7 +219,6 @@ def test_comparisons_that_nobody_waits_for_any_more_are_not_made(
     comparisons.close()
     assert abandoned == [None] * 5
     assert told["comparisons"][0]["groups"][0]["runs"] == [runs[5]]
-    assert told["seconds"] > 0
     assert reading.read == [runs[0], runs[5]]
 
 

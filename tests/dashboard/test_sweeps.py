@@ -47,9 +47,7 @@ def told(page: TestClient, sweep: str) -> dict[str, Any]:
     page.get("/api/runs")  # as a page that is open looks at the disk
     answer = page.get("/api/sweep", params={"sweep": sweep})
     assert answer.status_code == 200, answer.text
-    found = answer.json()
-    assert found["seconds"] >= 0, "of a core"
-    return found
+    return answer.json()
 
 
 def by_number(found: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -313,7 +311,6 @@ def test_trials_that_have_not_changed_are_not_read_again(
 
     monkeypatch.setattr(RunFiles, "open", counted)
     found = told(page, "sweeps/rates")
-    del before["seconds"], found["seconds"]
     assert found == before
     assert sorted(opened) == ["results.json", "sweep.json"]
 

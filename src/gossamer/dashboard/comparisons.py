@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import threading
-import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -103,8 +101,7 @@ class Comparisons:
             gone: awaited now and then; returns whether nobody waits for the answer any more.
 
         Returns:
-            `comparisons`, lines `said` about runs that were left out, and `seconds` of a core that it took; None if
-            nobody waits for it.
+            `comparisons`, and lines `said` about runs that were left out; None if nobody waits for it.
 
         Raises:
             ConfigError: they cannot be compared; it says why in one line.
@@ -123,12 +120,6 @@ class Comparisons:
             told.cancel()
 
     def _answer(self, question: Question, given_up: threading.Event) -> dict[str, Any]:
-        # Paid once, and not of what it took: by that the page waits before it asks again. Here, as most who watch runs
-        # never compare them.
-        for name in ("gossamer.compare.report", "scipy.special"):
-            with suppress(ImportError):  # said by what needs it
-                importlib.import_module(name)
-        began = time.thread_time()
         said: list[str] = []
         held: list[_Held] = []
         for run in question.runs:
@@ -145,7 +136,7 @@ class Comparisons:
         self._answers.move_to_end(key)
         while len(self._answers) > MAX_ANSWERS:
             self._answers.popitem(last=False)
-        return {**self._answers[key], "seconds": time.thread_time() - began}
+        return self._answers[key]
 
     def _read(self, run: str, question: Question, said: list[str]) -> _Held | None:
         """Return a run, read again if its files have changed; None, and a line about it, if it cannot be read."""

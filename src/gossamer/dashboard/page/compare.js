@@ -131,8 +131,7 @@ export class Compare {
     const runs = present(this.#state.runs);
     if (!runs.length) return;
     try {
-      // The time that an answer took is never the same, and nothing of what is shown.
-      const { seconds: _, ...answer } = await ask("api/compare", { runs, by, x: axis, score, threshold });
+      const answer = await ask("api/compare", { runs, by, x: axis, score, threshold });
       const same = JSON.stringify(answer) === JSON.stringify(this.#answer);
       this.#answer = answer;
       if (!same) this.#fill();

@@ -87,8 +87,7 @@ export class SweepView {
         this.#empty();
         return;
       }
-      // The time that an answer took is never the same, and nothing of what is shown.
-      const { seconds: _, ...answer } = await ask("api/sweep", { sweep: this.#state.sweep });
+      const answer = await ask("api/sweep", { sweep: this.#state.sweep });
       if (!asked) this.#remember();
       this.#mark = this.#runs();
       const same = JSON.stringify(answer) === JSON.stringify(this.#answer);
