@@ -1,7 +1,7 @@
 // The order of what tables show.
 
-/** Return whether there is no value, as of a number that a run has not told. */
-export function missing(value) {
+// Whether there is no value, as of a number that a run has not told.
+function missing(value) {
   return value === null || value === undefined || value === "";
 }
 
@@ -12,4 +12,10 @@ export function compare(given, other) {
   if (missing(a) || missing(b)) return missing(a) - missing(b);
   if (typeof a === "number" && typeof b === "number") return a - b;
   return String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+/** Return what compares items by `value(item)`, `down`: the other way round; those without a value stand at the end either way. */
+export function byValue(value, down) {
+  const sign = down ? -1 : 1;
+  return (a, b) => missing(value(a)) - missing(value(b)) || sign * compare(value(a), value(b));
 }

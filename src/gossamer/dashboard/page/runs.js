@@ -6,7 +6,7 @@ import { address, go, list, one, remember, text } from "./address.js";
 import { button, checklist, el, exchange, nothing, popover, select, svg, whenLetGo } from "./dom.js";
 import { filterOf, strangers, valueOf } from "./filter.js";
 import { ago, count, meanOf, moment, number, setting, short, shortSetting, shortSettings } from "./format.js";
-import { compare, missing } from "./order.js";
+import { byValue, compare } from "./order.js";
 import { filedUnder, progressBar, stateMark, STATES } from "./states.js";
 import { store } from "./store.js";
 
@@ -200,10 +200,8 @@ export class Runs {
     const chosen = (run) => (states.size ? states.has(filedUnder(run)) : filedUnder(run) !== "archived");
     const runs = [...store.runs.values()].filter((run) => fits(run) && chosen(run));
     const value = COLUMNS[sort]?.value ?? ((run) => run.settings?.[sort]);
-    const sign = down ? -1 : 1;
-    // Runs without a value stand at the end either way.
-    runs.sort((a, b) => missing(value(a)) - missing(value(b)) || sign * compare(value(a), value(b)) || compare(a.id, b.id));
-    return runs;
+    const order = byValue(value, down);
+    return runs.sort((a, b) => order(a, b) || compare(a.id, b.id));
   }
 
   #fill() {

@@ -5,7 +5,7 @@ import { get } from "./api.js";
 import { Asking } from "./asking.js";
 import { button, checklist, choice, el, nothing, popover } from "./dom.js";
 import { count, duration, number, percent, setting, shortSetting } from "./format.js";
-import { compare, missing } from "./order.js";
+import { byValue } from "./order.js";
 import { progressBar, stateMark } from "./states.js";
 import { store } from "./store.js";
 import { settingsText, shortNames, TrialPictures } from "./trials.js";
@@ -310,9 +310,8 @@ export class SweepView {
       const ranked = this.#ranked();
       return [...ranked, ...trials.filter((trial) => trial.state !== "done").sort((a, b) => ORDER.indexOf(a.state) - ORDER.indexOf(b.state) || a.trial - b.trial)];
     }
-    const sign = this.#state.down ? -1 : 1;
-    const { value } = column;
-    return [...trials].sort((a, b) => missing(value(a)) - missing(value(b)) || sign * compare(value(a), value(b)) || a.trial - b.trial);
+    const order = byValue(column.value, this.#state.down);
+    return [...trials].sort((a, b) => order(a, b) || a.trial - b.trial);
   }
 
   #drawTable() {
