@@ -13,9 +13,8 @@ from scored_runs import evaluation_row, make_run
 
 from gossamer.compare.grouping import group_by_settings
 from gossamer.compare.protocols import refuse_mixed
-from gossamer.compare.reading import ComparedRun, read_curve, read_run, read_runs
+from gossamer.compare.reading import ComparedRun, read_run, read_runs
 from gossamer.errors import ConfigError
-from gossamer.record.readers import FolderReader
 
 
 def write_evaluations(run: Path, *rows: object) -> None:
@@ -158,9 +157,11 @@ def test_a_run_whose_last_episodes_earned_nan_has_no_training_score(tmp_path: Pa
 
 
 def test_a_pipe_instead_of_a_log_is_an_empty_log(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "metrics.jsonl")
-    assert len(read_curve(FolderReader(tmp_path)).value) == 0
-    assert len(read_curve(FolderReader(tmp_path / "none")).value) == 0
+    path = make_run(tmp_path, "a")
+    (path / "metrics.jsonl").unlink()
+    assert len(read_run(path).curve.value) == 0
+    os.mkfifo(path / "metrics.jsonl")
+    assert len(read_run(path).curve.value) == 0
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from gossamer.record.exits import State
     from gossamer.record.readers import Reader
-    from gossamer.record.runs import State
 
 ScoreSource = Literal["evaluation", "training"]
 LAST_TENTH = 0.9
@@ -154,11 +154,6 @@ class _Row(msgspec.Struct):
     episodes: float | None = None
 
 
-def read_curve(files: Reader) -> Curve:
-    """Read the training returns of a run; broken rows, and rows that go back, are passed over."""
-    return _read_rows(files).curve
-
-
 class _Rows(NamedTuple):
     """What rows of metrics tell of a run."""
 
@@ -171,6 +166,7 @@ class _Rows(NamedTuple):
 
 
 def _read_rows(files: Reader) -> _Rows:
+    """Read the metrics of a run; broken rows, and rows that go back, are passed over."""
     decode = msgspec.json.Decoder(_Row).decode
     versions: dict[int, int] = {}
     rows: list[tuple[float, float, float, float]] = []

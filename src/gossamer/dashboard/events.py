@@ -30,11 +30,10 @@ class Events:
 
     Args:
         listing: all runs.
-        alive_seconds: between two comments on a quiet line.
     """
 
-    def __init__(self, listing: Listing, alive_seconds: float = ALIVE_SECONDS):
-        self._listing, self._alive_seconds = listing, alive_seconds
+    def __init__(self, listing: Listing):
+        self._listing = listing
         self._pages: set[asyncio.Queue[bytes | None]] = set()
         self._looking: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -88,7 +87,7 @@ class Events:
                     event = await asyncio.wait_for(queue.get(), 1.0)
                 except TimeoutError:
                     quiet += 1.0
-                    if quiet >= self._alive_seconds:
+                    if quiet >= ALIVE_SECONDS:
                         quiet = 0.0
                         yield b": still there\n\n"
                     continue
