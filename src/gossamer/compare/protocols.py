@@ -11,7 +11,7 @@ import msgspec
 from gossamer.envs.atari import MAX_EPISODE_STEPS, atari_protocol
 from gossamer.envs.settings import EnvConfig, suite_of
 from gossamer.errors import ConfigError
-from gossamer.system.reading import clipped, visible
+from gossamer.system.reading import clipped, in_a_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,8 +34,6 @@ training, are not among them: they are settings to be compared."""
 _MASKED = re.compile(r"; actions masked as its \w+ says")
 MAX_NAMED = 2
 """Runs of each protocol that a refusal names."""
-MAX_LISTED = 6
-"""Names that a note lists."""
 
 
 def protocol_facts(settings: Mapping[str, Any], described: str) -> dict[str, str]:
@@ -98,16 +96,10 @@ def _differing(runs: Sequence[ComparedRun], names: Iterable[str]) -> list[str]:
                 whose.setdefault(run.protocol[name], []).append(run.name)
         if len(whose) > 1:
             values = (
-                f"{value} ({listed(named, MAX_NAMED)})" for value, named in sorted(whose.items())
+                f"{value} ({in_a_line(named, MAX_NAMED)})" for value, named in sorted(whose.items())
             )
             found.append(f"{_NAMES[name]} {', '.join(values)}")
     return found
-
-
-def listed(names: Sequence[str], most: int = MAX_LISTED) -> str:
-    """Return names in a line; of many the first, and how many more there are."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _env_config(section: Any) -> EnvConfig:

@@ -14,7 +14,7 @@ import numpy as np
 from gossamer.compare.atari_scores import human_normalized
 from gossamer.compare.curves import WINDOW, grid_of, grouped_curve, on_grid, reached
 from gossamer.compare.grouping import group_by_settings, sets_apart
-from gossamer.compare.protocols import MAX_LISTED, listed, refuse_mixed
+from gossamer.compare.protocols import refuse_mixed
 from gossamer.compare.statistics import (
     LEVEL,
     STATISTICS,
@@ -25,6 +25,7 @@ from gossamer.compare.statistics import (
     spread_of,
 )
 from gossamer.errors import ConfigError
+from gossamer.system.reading import in_a_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,6 +45,8 @@ CURVE_POINTS = 100
 """Points of a curve."""
 PROFILE_POINTS = 101
 """Thresholds of a performance profile."""
+MAX_LISTED = 6
+"""Names that a note lists."""
 UNEVEN = 1.1
 """Groups that were trained so many times as long as others are told of."""
 
@@ -319,7 +322,7 @@ def _scored(
         if bare and len(bare) < len(runs):
             notes.append(
                 f"training returns are compared, as there is no evaluation of the last policy of {len(bare)} of {len(runs)} runs "
-                f"({listed(bare)}); --score evaluation leaves these runs out"
+                f"({in_a_line(bare, MAX_LISTED)}); --score evaluation leaves these runs out"
             )
     kept = [run for run in runs if run.score(source) is not None]
     if not kept:
@@ -329,7 +332,7 @@ def _scored(
         )
     if len(kept) < len(runs):
         gone = [run.name for run in runs if run.score(source) is None]
-        notes.append(f"left out, as there is no {_KINDS[source]}: {listed(gone)}")
+        notes.append(f"left out, as there is no {_KINDS[source]}: {in_a_line(gone, MAX_LISTED)}")
     return source, kept
 
 
@@ -364,7 +367,7 @@ def _grouped(
     found = group_by_settings([run.settings for run in runs], by, chosen=chosen)
     if found.also:
         what = "runs within groups may differ" if by else "groups also differ"
-        notes.append(f"{what} in {listed(found.also)}")
+        notes.append(f"{what} in {in_a_line(found.also, MAX_LISTED)}")
     groups: list[_Group] = []
     for number, members in enumerate(found.members):
         by_env: dict[str, list[ComparedRun]] = {}
@@ -401,7 +404,7 @@ def _without_copies(group: _Group, notes: list[str]) -> _Group:
         seeds = [run.seed for run in kept[env_id] if run.seed != "-"]
         if twice := sorted({x for x in seeds if seeds.count(x) > 1}):
             notes.append(
-                f"{group.letter}: several runs of {env_id} have seed {listed(twice)}, with different results; each counts"
+                f"{group.letter}: several runs of {env_id} have seed {in_a_line(twice, MAX_LISTED)}, with different results; each counts"
             )
     return replace(group, runs=kept)
 
@@ -410,7 +413,7 @@ def _caveats(runs: Sequence[ComparedRun], tasks: Sequence[str], *, by_clock: boo
     """Yield what has to be said of runs that are compared: those that are not done, lengths and machines that differ."""
     for state in ("running", "killed", "failed", "stopped"):
         if names := [run.name for run in runs if run.state == state]:
-            yield f"{state}, with the score that it has so far: {listed(names)}"
+            yield f"{state}, with the score that it has so far: {in_a_line(names, MAX_LISTED)}"
     for task in tasks:
         steps = [run.env_steps for run in runs if run.env_id == task]
         if max(steps) > UNEVEN * min(steps):
@@ -426,11 +429,11 @@ def _shared_tasks(groups: Sequence[_Group], tasks: Sequence[str], notes: list[st
     shared = [task for task in tasks if all(task in group.runs for group in groups)]
     if not shared:
         raise ConfigError(
-            f"These runs cover {len(tasks)} environments; compare one: {listed(tasks)}"
+            f"These runs cover {len(tasks)} environments; compare one: {in_a_line(tasks, MAX_LISTED)}"
         )
     if len(shared) < len(tasks):
         rest = [task for task in tasks if task not in shared]
-        notes.append(f"not in every group, so not in totals: {listed(rest)}")
+        notes.append(f"not in every group, so not in totals: {in_a_line(rest, MAX_LISTED)}")
     return shared
 
 
@@ -441,7 +444,7 @@ def _scale_of(tasks: Sequence[str], notes: list[str]) -> Scale | None:
     if not unknown:
         return "human-normalized"
     notes.append(
-        f"no totals over environments: their returns have no scale in common (human scores are known of Atari games, not of {listed(unknown)})"
+        f"no totals over environments: their returns have no scale in common (human scores are known of Atari games, not of {in_a_line(unknown, MAX_LISTED)})"
     )
     return None
 

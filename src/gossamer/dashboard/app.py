@@ -49,7 +49,7 @@ from gossamer.dashboard.views import Views
 from gossamer.errors import ConfigError
 from gossamer.record.readers import table_in
 from gossamer.record.runs import VIDEOS
-from gossamer.system.reading import clipped, parse_json, visible
+from gossamer.system.reading import clipped, in_a_line, parse_json, visible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -449,9 +449,8 @@ class Dashboard:
             found = self._settings_of(asked)
         missing = [run for run in asked if run not in found]
         if not found:
-            named = ", ".join(clipped(run) for run in missing[:MAX_NAMED])
-            more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
-            raise Mistake(f"there is no such run below this folder: {named}{more}", 404)
+            named = in_a_line([*map(clipped, missing)], MAX_NAMED)
+            raise Mistake(f"there is no such run below this folder: {named}", 404)
         return found, [visible(f"left out: there is no run {clipped(run)}") for run in missing]
 
     def _settings_of(self, runs: list[str]) -> dict[str, dict[str, Any]]:

@@ -14,10 +14,10 @@ from gossamer.record.exits import exit_of
 from gossamer.record.runs import VIDEOS
 from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.snapshot import LOST
-from gossamer.system.reading import quoted
+from gossamer.system.reading import in_a_line, quoted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from gossamer.config import TrainConfig
     from gossamer.record.folder import RunFolder
@@ -68,11 +68,13 @@ def seen_and_done(spec: EnvSpec) -> str:
     combined = spec.mask_form == "joint"
     acts = _acted(spec.action, combined=combined) + " actions" * bool(spec.action.choices)
     if spec.action.parts:
-        acts = _listed([f"{name} ({_acted(part)})" for name, part in spec.action.parts])
+        acts = in_a_line(
+            [f"{name} ({_acted(part)})" for name, part in spec.action.parts], MAX_ITEMS_TOLD
+        )
     if spec.mask is not None:
         by = "infos" if spec.mask_from == "info" else "the observation"
         acts += f", {'choices ' * bool(spec.action.parts)}masked by {by}"
-    return f"observes {_listed(spec.observes)}; acts with {acts}"
+    return f"observes {in_a_line(spec.observes, MAX_ITEMS_TOLD)}; acts with {acts}"
 
 
 def _acted(action: ActionSpec, *, combined: bool = False) -> str:
@@ -81,17 +83,10 @@ def _acted(action: ActionSpec, *, combined: bool = False) -> str:
     if action.kind in ("categorical", "multi_categorical") and count == 1:
         return f"one of {action.sizes[0]}" + " combinations of" * combined
     if action.kind == "multi_categorical":
-        return f"one each of {_listed(action.sizes)}"
+        return f"one each of {in_a_line(action.sizes, MAX_ITEMS_TOLD)}"
     what = "switch" if action.kind == "bernoulli" else "real number"
     plural = "es" if action.kind == "bernoulli" else "s"
     return f"{count} {what}{plural * (count != 1)}"
-
-
-def _listed(items: Sequence[object]) -> str:
-    """List what there is; of many the first."""
-    more = len(items) - MAX_ITEMS_TOLD
-    shown = ", ".join(map(str, items[:MAX_ITEMS_TOLD]))
-    return f"{shown} and {more} more" if more > 0 else shown
 
 
 def new_episodes_in_words(spec: EnvSpec) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from io import BufferedReader
 
 MAX_TEXT_BYTES = 16 << 20
@@ -114,6 +114,12 @@ def quoted(word: Path | str) -> str:
 def clipped(text: str, length: int = 80) -> str:
     """Return a text short enough for a message."""
     return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def in_a_line(items: Sequence[object], most: int) -> str:
+    """Return what there is in a line; of more than `most` the first, and how many more there are."""
+    more = len(items) - most
+    return ", ".join(map(str, items[:most])) + (f" and {more} more" if more > 0 else "")
 
 
 def visible(text: str) -> str:
