@@ -13,7 +13,7 @@ from gossamer.record.files import LOCK, is_locked, write_whole_in
 from gossamer.system.reading import MAX_TEXT_BYTES, clipped, parse_json, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Sequence
 
 SWEEP = "sweep.json"
 """File by which the folder of a sweep is known."""
@@ -60,11 +60,9 @@ class Root:
             OSError: there is no such folder below the root, or a link is on the way to it.
         """
         parts = () if name == HERE else _parts(name)
-        handle = _descend(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), parts)
-        try:
+        top = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        with _below(top, parts) as handle:
             yield handle
-        finally:
-            os.close(handle)
 
     def find(self) -> Iterator[str]:
         """Yield the id of every run, and of what is left of one, below the root; links are not followed.
@@ -139,11 +137,8 @@ class RunFiles:
     def open(self, name: str) -> BinaryIO:
         """Open a plain file; OSError or ValueError if there is none, or a link leads to it."""
         *folders, last = _parts(name)
-        at = _descend(os.dup(self._handle), folders)
-        try:
+        with _below(os.dup(self._handle), folders) as at:
             handle = os.open(last, _FILE, dir_fd=at)
-        finally:
-            os.close(at)
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             os.close(handle)
             raise ValueError("it is not a plain file")
@@ -152,11 +147,8 @@ class RunFiles:
     @contextmanager
     def folder(self, name: str) -> Generator[RunFiles]:
         """Context with the files of a folder in the run's; OSError if there is none, or a link is on the way to it."""
-        handle = _descend(os.dup(self._handle), _parts(name))
-        try:
+        with _below(os.dup(self._handle), _parts(name)) as handle:
             yield RunFiles(handle)
-        finally:
-            os.close(handle)
 
     def json_to_change(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
         """Return the object in a JSON file that is to be written again; empty without the file.
@@ -197,15 +189,10 @@ class RunFiles:
         """Return the names in a folder of the run, sorted, but those that are not UTF-8; none without one."""
         try:
             parts = _parts(folder) if folder else ()
-            at = _descend(os.dup(self._handle), parts)
+            with _below(os.dup(self._handle), parts) as at:
+                return sorted(filter(_is_text, os.listdir(at)))  # noqa: PTH208
         except (OSError, ValueError):
             return []
-        try:
-            return sorted(filter(_is_text, os.listdir(at)))  # noqa: PTH208
-        except OSError:
-            return []
-        finally:
-            os.close(at)
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file of the folder whole; OSError if it cannot be, or something else than a plain file has its name."""
@@ -245,14 +232,14 @@ def _parts(name: str) -> tuple[str, ...]:
     return parts
 
 
-def _descend(handle: int, parts: tuple[str, ...] | list[str]) -> int:
-    """Return the descriptor of a folder below another one, which is closed even if there is no such folder."""
+@contextmanager
+def _below(handle: int, parts: Sequence[str]) -> Generator[int]:
+    """Context with the descriptor of a folder below another one, which is closed even if there is no such folder."""
     try:
         for part in parts:
             below = os.open(part, FOLDER_FLAGS, dir_fd=handle)
             os.close(handle)
             handle = below
-    except OSError:
+        yield handle
+    finally:
         os.close(handle)
-        raise
-    return handle
