@@ -19,7 +19,7 @@ from gossamer.dashboard.extremes import APART, LINK, OF_THE_RUN, OWN
 from gossamer.dashboard.series import run_seconds, sessions_of
 from gossamer.dashboard.values import word
 from gossamer.record.files import LOCK
-from gossamer.record.metrics import parse_row, tells_of_run
+from gossamer.record.metrics import MAX_ROW_BYTES, parse_row, rows_of, tells_of_run
 from gossamer.record.objectives import RETURN_OF
 from gossamer.record.readers import table_in, tail, value_in
 from gossamer.system.reading import listed, mapping, number, whole
@@ -156,7 +156,7 @@ def _span(files: RunFiles) -> tuple[float, float]:
     try:
         with files.open("metrics.jsonl") as file:
             size = file.seek(0, os.SEEK_END)
-            head = _row_at(file, 0, size)
+            head = _row_at(file, 0)
             rows = _rows_in(file, max(size - WINDOW_BYTES[0], 0), size)
     except (OSError, ValueError):
         return 0.0, 0.0
@@ -211,7 +211,7 @@ def _end_of(file: BinaryIO, moment: float) -> int:
     low, high = 0, size
     while high - low > PROBE_BYTES:
         middle = (low + high) // 2
-        row = _row_at(file, middle, size)
+        row = _row_at(file, middle)
         at = number(row.get("time_s")) if row else None
         if at is None or at > moment:
             high = middle
@@ -220,8 +220,8 @@ def _end_of(file: BinaryIO, moment: float) -> int:
     file.seek(low)
     end = low
     if low:
-        end += len(file.readline(PROBE_BYTES * 64))
-    while end < size and (line := file.readline(PROBE_BYTES * 64)):
+        end += len(file.readline(MAX_ROW_BYTES))
+    while end < size and (line := file.readline(MAX_ROW_BYTES)):
         row = parse_row(line)
         if row is not None and (number(row.get("time_s")) or 0.0) > moment:
             break
@@ -229,18 +229,12 @@ def _end_of(file: BinaryIO, moment: float) -> int:
     return end
 
 
-def _row_at(file: BinaryIO, offset: int, size: int) -> dict[str, Any] | None:
+def _row_at(file: BinaryIO, offset: int) -> dict[str, Any] | None:
     """Return the first whole row behind a place in a file."""
     file.seek(offset)
     if offset:
-        file.readline(PROBE_BYTES * 64)
-    while file.tell() < size:
-        line = file.readline(PROBE_BYTES * 64)
-        if (row := parse_row(line)) is not None:
-            return row
-        if not line:
-            break
-    return None
+        file.readline(MAX_ROW_BYTES)
+    return next(rows_of(file), None)
 
 
 def _rows_in(file: BinaryIO, begin: int, end: int) -> list[dict[str, Any]]:
