@@ -10,6 +10,7 @@ from gossamer.record.metrics import plain
 from gossamer.record.objectives import is_never, read_summary, shown_value
 from gossamer.sweep.statistics import importances, interval
 from gossamer.sweep.trial import setting_in_words, settings_in_words
+from gossamer.system.reading import number
 from gossamer.system.tables import columns
 
 if TYPE_CHECKING:
@@ -154,13 +155,9 @@ def _table(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
 def _spent(trial: Trial) -> dict[str, float]:
     """Return the env steps and seconds of a trial, over all of its runs."""
     summaries = [read_summary(run.folder) for run in trial.runs]
-    totals = {key: sum(_count(x, key) for x in summaries) for key in ("env_steps", "seconds")}
+    keys = ("env_steps", "seconds")
+    totals = {key: sum(number(x.get(key)) or 0 for x in summaries) for key in keys}
     return {key: round(total, 3) for key, total in totals.items()}
-
-
-def _count(summary: Mapping[str, Any], key: str) -> float:
-    value = summary.get(key)
-    return value if isinstance(value, (int, float)) else 0
 
 
 def _short(names: Sequence[str]) -> list[str]:
