@@ -18,6 +18,7 @@ from gossamer.cli import main
 from gossamer.compare import report
 from gossamer.compare.statistics import Scores, Spread, Statistic, spread_of
 from gossamer.record.objectives import measure
+from gossamer.record.readers import FolderReader
 from gossamer.record.runs import select_runs
 
 Capture = pytest.CaptureFixture[str]
@@ -330,7 +331,11 @@ def test_a_threshold_is_reached_where_an_episode_ended(capsys: Capture) -> None:
     (path / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (group,) = compared(capsys, "runs", "--threshold", "25")["groups"]
     found = group["tasks"]["CartPole-v1"]["threshold"]
-    assert found["env_steps"]["value"] == measure(path, "steps_to_score", score=25.0) == 1_500
+    assert (
+        found["env_steps"]["value"]
+        == measure(FolderReader(path), "steps_to_score", score=25.0)
+        == 1_500
+    )
     assert found["seconds"]["value"] == pytest.approx(1.5)
     (group,) = compared(capsys, "runs", "--threshold", "46")["groups"]
     assert group["tasks"]["CartPole-v1"]["threshold"]["reached"] == 0

@@ -13,6 +13,7 @@ from gossamer.compare.protocols import refuse_mixed
 from gossamer.compare.reading import ComparedRun, read_run
 from gossamer.errors import ConfigError
 from gossamer.record.objectives import measure
+from gossamer.record.readers import FolderReader
 
 PONG = "PongNoFrameskip-v4"
 
@@ -31,7 +32,7 @@ def test_a_threshold_is_reached_by_the_mean_of_all_learners(tmp_path: Path) -> N
     climbs = read_run(path, climbs=True).climbs
     assert climbs is not None
     want = tuple(
-        measure(path, name, score=30.0, num_learners=2)
+        measure(FolderReader(path), name, score=30.0, num_learners=2)
         for name in ("steps_to_score", "seconds_to_score")
     )
     assert reached(climbs, 30.0) == want

@@ -22,6 +22,7 @@ from gossamer.export.metadata import describe_run
 from gossamer.record.checkpoint import CheckpointStore, Score
 from gossamer.record.folder import RunFolder
 from gossamer.record.objectives import last_evaluation
+from gossamer.record.readers import FolderReader
 from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.recorder import Recorder
 from gossamer.run.train import train
@@ -220,7 +221,7 @@ def test_until_something_is_learnt_a_checkpoint_is_of_the_network_of_before(tmp_
 def test_evaluations_of_other_conditions_are_not_the_runs_score(tmp_path: Path) -> None:
     run = scored(tmp_path / "run", total_env_steps=512)
     assert read_run(run).evaluation is not None
-    assert last_evaluation(run) is not None
+    assert last_evaluation(FolderReader(run)) is not None
     none = {"total_env_steps": 576, "evaluation": {"every_seconds": 0.0}, "quiet": True}
     same, other = tmp_path / "same", tmp_path / "other"
     for copy in (same, other):
@@ -229,15 +230,15 @@ def test_evaluations_of_other_conditions_are_not_the_runs_score(tmp_path: Path) 
     assert read_run(same).evaluation == read_run(run).evaluation
     gossamer.train(resume=other, max_episode_steps=20, **none)
     assert read_run(other).evaluation is None
-    assert last_evaluation(other) is None
+    assert last_evaluation(FolderReader(other)) is None
     listing = Listing(Root(tmp_path))
     listing.look()
     told = {x["id"]: x["last_evaluation"] for x in listing.runs()}
     assert told["other"] is None
-    assert told["same"] == told["run"] == last_evaluation(run)
+    assert told["same"] == told["run"] == last_evaluation(FolderReader(run))
     # Taken back, they count again.
     gossamer.train(resume=other, max_episode_steps=40, **{**none, "total_env_steps": 640})
-    assert last_evaluation(other) == last_evaluation(run)
+    assert last_evaluation(FolderReader(other)) == last_evaluation(FolderReader(run))
 
 
 def test_evaluations_of_a_run_from_before_marks_are_of_the_settings_that_it_had(
@@ -248,14 +249,14 @@ def test_evaluations_of_a_run_from_before_marks_are_of_the_settings_that_it_had(
     rows = rows_of(run, "evaluation")
     unmarked = [{name: x for name, x in row.items() if name != "scored_by"} for row in rows]
     (run / "evaluation.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in unmarked))
-    before = last_evaluation(run)
+    before = last_evaluation(FolderReader(run))
     none = {"evaluation": {"every_seconds": 0.0}, "quiet": True}
     for limit, steps, wanted in ((9, 576, None), (12, 640, None), (40, 704, before)):
         gossamer.train(resume=run, max_episode_steps=limit, total_env_steps=steps, **none)
-        assert last_evaluation(run) == wanted
+        assert last_evaluation(FolderReader(run)) == wanted
     # Where nothing says how the run is scored now, the newest evaluation does.
     (run / "meta.json").write_text("{}")
-    assert last_evaluation(run) == before
+    assert last_evaluation(FolderReader(run)) == before
 
 
 def test_returns_of_other_episodes_end_no_run(tmp_path: Path) -> None:

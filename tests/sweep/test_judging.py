@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.record.objectives import Judge, measure
+from gossamer.record.readers import FolderReader
 
 
 def write_run(folder: Path, rows: list[dict[str, Any]], **summary: Any) -> Path:
@@ -30,8 +31,8 @@ def episodes(returns: list[float], *, learners: int = 1) -> list[dict[str, Any]]
 def test_a_score_that_is_the_highest_possible_can_be_reached(tmp_path: Path) -> None:
     """No CartPole earns more than 500."""
     run = write_run(tmp_path / "run", episodes([500.0] * 120))
-    assert measure(run, "steps_to_score", score=500.0) == 1_000
-    assert measure(run, "seconds_to_score", score=500.0) == 50.0
+    assert measure(FolderReader(run), "steps_to_score", score=500.0) == 1_000
+    assert measure(FolderReader(run), "seconds_to_score", score=500.0) == 50.0
 
 
 def test_of_learners_that_never_mix_the_evaluation_is_the_mean_of_their_last(
@@ -45,7 +46,7 @@ def test_of_learners_that_never_mix_the_evaluation_is_the_mean_of_their_last(
         for i, (learner, mean) in enumerate(told, 1)
     ]
     write_evaluations(run, rows)
-    assert measure(run, "evaluation") == 5.0
+    assert measure(FolderReader(run), "evaluation") == 5.0
 
 
 def test_with_two_objectives_the_best_by_the_first_is_in_front() -> None:

@@ -23,6 +23,7 @@ from gossamer.record.objectives import (
     measure,
     shown_value,
 )
+from gossamer.record.readers import FolderReader
 from gossamer.sweep.space import Choices, Range
 from gossamer.sweep.statistics import importance, importances, interval, ranks
 from gossamer.topology.allreduce import AllReduce
@@ -54,7 +55,9 @@ def test_a_curve_is_that_of_the_last_100_episodes(returns: list[float], learners
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        found = curve(write_run(Path(folder), episodes(returns, learners=learners)), learners)
+        found = curve(
+            FolderReader(write_run(Path(folder), episodes(returns, learners=learners))), learners
+        )
     each = math.ceil(100 / learners)
     for end, point in enumerate(found, 1):
         own = [returns[:end][rank::learners][-each:] for rank in range(learners)]
@@ -84,7 +87,7 @@ def test_a_run_that_reached_its_target_keeps_its_height_to_the_end(tmp_path: Pat
     run = write_run(
         tmp_path / "run", episodes([100.0] * 10), exit_reason="done: stop_at_return reached"
     )
-    assert measure(run, "area", total_env_steps=1000) == pytest.approx(100.0)
+    assert measure(FolderReader(run), "area", total_env_steps=1000) == pytest.approx(100.0)
     points = [Point(100, 0.0, 0.0, True), Point(200, 0.0, 100.0, True)]
     assert area(points) == pytest.approx(25.0)
     assert area(points, until=400) == pytest.approx((0 * 100 + 50 * 100 + 100 * 200) / 400)
@@ -97,21 +100,21 @@ def test_nor_is_it_kept_for_longer_than_the_run_would_have_trained(tmp_path: Pat
         episodes([0.0] * 10 + [100.0] * 10),
         exit_reason="done: stop_at_return reached",
     )
-    points = curve(run)  # 200 env steps in 10 s
+    points = curve(FolderReader(run))  # 200 env steps in 10 s
     for seconds, until in ((20.0, 400), (0.0, 1000), (100.0, 1000), (5.0, 0)):
-        told = measure(run, "area", total_env_steps=1000, stop_after_seconds=seconds)
+        told = measure(FolderReader(run), "area", total_env_steps=1000, stop_after_seconds=seconds)
         assert told == pytest.approx(area(points, until))
 
 
 def test_a_score_counts_once_there_are_100_episodes(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", episodes([500.0] + [10.0] * 99 + [600.0] * 100))
     # The first episode alone is above 475: it does not count.
-    steps = measure(run, "steps_to_score", score=475)
-    means = [x.mean for x in curve(run)]
+    steps = measure(FolderReader(run), "steps_to_score", score=475)
+    means = [x.mean for x in curve(FolderReader(run))]
     first = next(i for i, x in enumerate(means) if i >= 99 and x >= 475)
     assert steps == 10 * (first + 1)
-    assert measure(run, "seconds_to_score", score=475) == 0.5 * (first + 1)
-    assert measure(run, "seconds_to_score", score=1e6) == NEVER
+    assert measure(FolderReader(run), "seconds_to_score", score=475) == 0.5 * (first + 1)
+    assert measure(FolderReader(run), "seconds_to_score", score=1e6) == NEVER
 
 
 def test_of_a_run_on_a_cluster_the_learners_that_are_there_count(tmp_path: Path) -> None:
@@ -131,12 +134,14 @@ def test_of_a_run_on_a_cluster_the_learners_that_are_there_count(tmp_path: Path)
     (run / "metrics.jsonl").write_text(
         "".join(json.dumps(x) + "\n" for x in [*told[:2], own, told[2]])
     )
-    points = {point.seconds: point for point in curve(run, 3)}  # the last of each second
+    points = {
+        point.seconds: point for point in curve(FolderReader(run), 3)
+    }  # the last of each second
     assert [points[x].mean for x in (10.0, 49.0, 50.0, 99.0, 101.0, 150.0)] == [5, 5, 8, 8, 5, 5]
     full = [x for x, point in points.items() if point.full]
     assert full[0] == 100.0, "the fiftieth of learner 1; of learner 0 alone there were 99"
     (run / "metrics.jsonl").unlink()
-    assert not any(point.full for point in curve(run, 3)), (
+    assert not any(point.full for point in curve(FolderReader(run), 3)), (
         "as nobody tells that learner 2 is not there"
     )
 
@@ -152,11 +157,14 @@ def test_never_is_no_great_number_of_steps() -> None:
 
 
 def test_what_files_do_not_tell_is_none(tmp_path: Path) -> None:
-    assert measure(tmp_path, "return") is None
-    assert measure(tmp_path, "area") is None
-    assert measure(write_run(tmp_path / "x", [], best_evaluation="high"), "evaluation") is None
+    assert measure(FolderReader(tmp_path), "return") is None
+    assert measure(FolderReader(tmp_path), "area") is None
+    assert (
+        measure(FolderReader(write_run(tmp_path / "x", [], best_evaluation="high")), "evaluation")
+        is None
+    )
     (tmp_path / "x" / "episodes.jsonl").write_text('{"return": "no"}\n[1]\nnot json\n{"cut": ')
-    assert curve(tmp_path / "x") == []
+    assert curve(FolderReader(tmp_path / "x")) == []
 
 
 def test_evaluations_of_the_policy_fall_into_twentieths(tmp_path: Path) -> None:
@@ -171,16 +179,16 @@ def test_evaluations_of_the_policy_fall_into_twentieths(tmp_path: Path) -> None:
         {"env_steps": 1020, "mean": 5.0, "time_s": 100.0},
     ]
     write_evaluations(tmp_path, [{"learner": "average", **row} for row in rows])
-    assert evaluations(tmp_path, total_env_steps=1000) == {1: 1.0, 2: 3.0, 20: 4.0}
-    timed = evaluations(tmp_path, total_env_steps=10**9, stop_after_seconds=100.0)
+    assert evaluations(FolderReader(tmp_path), total_env_steps=1000) == {1: 1.0, 2: 3.0, 20: 4.0}
+    timed = evaluations(FolderReader(tmp_path), total_env_steps=10**9, stop_after_seconds=100.0)
     assert timed == {1: 1.0, 20: 4.0}
     write_evaluations(tmp_path, [row for row in rows if "learner" not in row])
-    assert evaluations(tmp_path, total_env_steps=1000) == {1: 1.0, 2: 3.0, 20: 4.0}
+    assert evaluations(FolderReader(tmp_path), total_env_steps=1000) == {1: 1.0, 2: 3.0, 20: 4.0}
 
 
 def test_the_objective_evaluation_is_the_last_one(tmp_path: Path) -> None:
     run = write_run(tmp_path / "x", [], best_evaluation=9.0)
-    assert measure(run, "evaluation") is None, "there was none"
+    assert measure(FolderReader(run), "evaluation") is None, "there was none"
     rows = [
         {"env_steps": 10, "mean": 9.0, "time_s": 1.0, "learner": "average"},
         {"env_steps": 20, "mean": 2.0, "time_s": 2.0, "learner": "average"},
@@ -188,7 +196,7 @@ def test_the_objective_evaluation_is_the_last_one(tmp_path: Path) -> None:
         {"env_steps": 30, "mean": 5.0, "time_s": 4.0, "learner": 1},
     ]
     write_evaluations(run, rows)
-    assert measure(run, "evaluation") == 2.0
+    assert measure(FolderReader(run), "evaluation") == 2.0
 
 
 def test_learners_that_mix_no_more_are_told_by_their_own_evaluations(tmp_path: Path) -> None:
@@ -201,9 +209,9 @@ def test_learners_that_mix_no_more_are_told_by_their_own_evaluations(tmp_path: P
         write_evaluations(run, rows)
         (run / "config.json").write_text(json.dumps({"topology": {"name": topology.name}}))
         mixes = topology.run_policy == "average"
-        assert measure(run, "evaluation") == (9.0 if mixes else 1.0)
+        assert measure(FolderReader(run), "evaluation") == (9.0 if mixes else 1.0)
         write_evaluations(run, rows[:1])
-        assert measure(run, "evaluation") == (9.0 if mixes else None)
+        assert measure(FolderReader(run), "evaluation") == (9.0 if mixes else None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))

@@ -6,11 +6,10 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from operator import le
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gossamer.record.exits import exit_of, state_of
-from gossamer.record.readers import FolderReader, last_rows, rows_in, table_in
+from gossamer.record.exits import exit_of
+from gossamer.record.readers import last_rows, rows_in, table_in
 from gossamer.record.window import WINDOW
 from gossamer.system.reading import mapping, number, whole
 
@@ -49,11 +48,11 @@ class Point:
     """Whether there are 100."""
 
 
-def curve(run: Path | Reader, num_learners: int = 1) -> list[Point]:
+def curve(files: Reader, num_learners: int = 1) -> list[Point]:
     """Return the mean return over a run, a point for each training episode.
 
     Args:
-        run: its folder, or what reads it; episodes.jsonl may be missing or damaged. On a cluster, metrics.jsonl tells
+        files: of the run; episodes.jsonl may be missing or damaged. On a cluster, metrics.jsonl tells
             which learners are there.
         num_learners: as the mean has as many episodes of each.
     """
@@ -61,8 +60,8 @@ def curve(run: Path | Reader, num_learners: int = 1) -> list[Point]:
     sums: dict[int, float] = {}
     points: list[Point] = []
     size, each, gone = num_learners, -(-WINDOW // num_learners), set[int]()
-    changes = deque(_learners_there(run) if num_learners > 1 else ())
-    for row in rows_in(_reader(run), "episodes.jsonl"):
+    changes = deque(_learners_there(files) if num_learners > 1 else ())
+    for row in rows_in(files, "episodes.jsonl"):
         learner, score = row.get("learner", 0), number(row.get("return"))
         steps, seconds = number(row.get("env_steps")), number(row.get("time_s"))
         if score is None or steps is None or seconds is None or not isinstance(learner, int):
@@ -84,10 +83,10 @@ def curve(run: Path | Reader, num_learners: int = 1) -> list[Point]:
     return points
 
 
-def _learners_there(run: Path | Reader) -> list[tuple[float, int, set[str]]]:
+def _learners_there(files: Reader) -> list[tuple[float, int, set[str]]]:
     """Return moments of a cluster's run: seconds, how many learners have a place, and the names of what their shares have earned."""
     found: list[tuple[float, int, set[str]]] = []
-    for row in rows_in(_reader(run), "metrics.jsonl"):
+    for row in rows_in(files, "metrics.jsonl"):
         seconds, size = number(row.get("time_s")), whole(row.get("cluster/learners"))
         if seconds is not None and size is not None and size > 0:
             there = {name for name in row if name.startswith(RETURN_OF)}
@@ -118,40 +117,31 @@ def area(points: list[Point], until: float = 0.0) -> float:
     return total / steps[-1] if steps[-1] > 0 else heights[-1]
 
 
-def read_summary(run: Path | Reader) -> dict[str, Any]:
-    """Return what summary.json of a run holds; empty if it is missing or damaged."""
-    return table_in(_reader(run), "summary.json")
-
-
-def _reader(run: Path | Reader) -> Reader:
-    return FolderReader(run) if isinstance(run, Path) else run
-
-
-def last_evaluation(run: Path | Reader, max_bytes: int | None = None) -> float | None:
+def last_evaluation(files: Reader, max_bytes: int | None = None) -> float | None:
     """Return the mean of the last evaluation of a run's policy, of learners on their own the mean of theirs; None if there was none.
 
     Args:
-        run: its folder, or what reads it.
+        files: of the run.
         max_bytes: as `evaluations_of_policy` has it.
     """
     last: dict[Any, float] = {}
-    for row in evaluations_of_policy(run, max_bytes):
+    for row in evaluations_of_policy(files, max_bytes):
         if (mean := number(row.get("mean"))) is not None:
             last[str(row.get("learner"))] = mean
     return sum(last.values()) / len(last) if last else None
 
 
-def evaluations_of_policy(run: Path | Reader, max_bytes: int | None = None) -> list[dict[str, Any]]:
+def evaluations_of_policy(files: Reader, max_bytes: int | None = None) -> list[dict[str, Any]]:
     """Return the evaluations of a run's policy: where learners mix, it is their average, and every second one is of a learner.
 
     Of a run that was resumed with learners that do not mix any more, or with settings by which scores do not compare, these
     are the ones since then.
 
     Args:
-        run: its folder, or what reads it.
+        files: of the run.
         max_bytes: last bytes of evaluation.jsonl that are read; None: all.
     """
-    files, name = _reader(run), "evaluation.jsonl"
+    name = "evaluation.jsonl"
     told = rows_in(files, name) if max_bytes is None else [*last_rows(files, name, max_bytes)][::-1]
     rows = [row for row in told if not row.get("confirmation")]
     mark = table_in(files, "meta.json").get("scored_by")
@@ -171,13 +161,8 @@ def ships_average(settings: Mapping[str, Any]) -> bool:
     return mapping(settings.get("topology")).get("name") not in NO_AVERAGE
 
 
-def is_done(run: Path | Reader) -> bool:
-    """Whether a run has reached its end, and nothing of it is left to do."""
-    return state_of(read_summary(run), running=False) == "done"
-
-
 def measure(
-    run: Path | Reader,
+    files: Reader,
     objective: Objective,
     *,
     score: float = math.inf,
@@ -188,19 +173,19 @@ def measure(
     """Return an objective of a finished run; None if nothing in its files says.
 
     Args:
-        run: its folder, or what reads it.
+        files: of the run.
         objective: which.
         score: that `seconds_to_score` and `steps_to_score` wait for.
         total_env_steps: where the run would have ended without its target.
         stop_after_seconds: where it would have ended if that is sooner; 0: no limit.
         num_learners: of the run.
     """
-    summary = read_summary(run)
+    summary = table_in(files, "summary.json")
     if objective == "return":
         return number(summary.get("mean_return_last_100"))
     if objective == "evaluation":
-        return last_evaluation(run)
-    points = curve(run, num_learners)
+        return last_evaluation(files)
+    points = curve(files, num_learners)
     ended = exit_of(summary)
     early = ended is not None and ended.cause == "stop_at_return"
     if objective == "area":
@@ -234,17 +219,17 @@ MARKS = 20
 
 
 def evaluations(
-    run: Path | Reader, *, total_env_steps: int, stop_after_seconds: float = 0.0
+    files: Reader, *, total_env_steps: int, stop_after_seconds: float = 0.0
 ) -> dict[int, float]:
     """Return by mark, in 1 to 20, the mean of the first evaluation in each twentieth of a run.
 
     Args:
-        run: its folder, or what reads it; it may be running.
+        files: of the run; it may be running.
         total_env_steps: where it ends.
         stop_after_seconds: where it ends if that is sooner; 0: no limit.
     """
     found: dict[int, float] = {}
-    for row in evaluations_of_policy(run):
+    for row in evaluations_of_policy(files):
         mean, steps, seconds = (number(row.get(x)) for x in ("mean", "env_steps", "time_s"))
         if mean is None or steps is None:
             continue
@@ -265,7 +250,7 @@ class Judge:
 
     def of_run(
         self,
-        run: Path | Reader,
+        files: Reader,
         *,
         total_env_steps: int,
         num_learners: int,
@@ -274,7 +259,7 @@ class Judge:
         """Return every objective of a finished run; arguments as of `measure`."""
         return [
             measure(
-                run,
+                files,
                 objective,
                 score=self.score,
                 total_env_steps=total_env_steps,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from gossamer.record.progress import duration_text, seconds_left, share_text
-from gossamer.record.readers import FolderReader, newest_row, table_in
+from gossamer.record.readers import newest_row, table_in
 from gossamer.record.terminal import LivePanel
 from gossamer.system.reading import number, visible, whole
 
@@ -126,8 +126,7 @@ class RunState:
     @classmethod
     def of(cls, run: PlannedRun) -> RunState:
         """Return that of a run; its files may be missing or damaged."""
-        reader = FolderReader(run.folder)
-        row, settings = newest_row(reader), table_in(reader, "config.json")
+        row, settings = newest_row(run.files), table_in(run.files, "config.json")
         steps, total = whole(row.get("env_steps")), whole(settings.get("total_env_steps"))
         seconds, score = number(row.get("time_s")) or 0.0, number(row.get("return_mean_100"))
         left = None

@@ -8,12 +8,12 @@ import signal
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import PARTIAL
-from gossamer.record.exits import Exit, exit_of
-from gossamer.record.objectives import is_done, read_summary
+from gossamer.record.exits import Exit, exit_of, state_of
+from gossamer.record.readers import FolderReader, table_in
 from gossamer.system.reading import clipped
 from gossamer.system.signals import Signals
 
@@ -49,6 +49,21 @@ class PlannedRun:
     def settings(self) -> Path:
         """File of the settings that it has in common with the runs beside it."""
         return self.folder.with_name(SETTINGS)
+
+    @property
+    def files(self) -> FolderReader:
+        """Reader of the run folder."""
+        return FolderReader(self.folder)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Content of summary.json; empty if it is missing or damaged."""
+        return table_in(self.files, "summary.json")
+
+    @property
+    def done(self) -> bool:
+        """Whether it has reached its end, and nothing of it is left to do."""
+        return state_of(self.summary, running=False) == "done"
 
     @property
     def lock(self) -> Path:
@@ -125,7 +140,7 @@ class RunQueue:
         self.say: Callable[[str], object] = print
         """Shows a line; whoever trains the runs sets it."""
         self.runs = list(runs)
-        self.pending = deque(run for run in runs if not is_done(run.folder))
+        self.pending = deque(run for run in runs if not run.done)
 
     def next(self) -> PlannedRun | None:
         """Return a run to begin or to go on with; None: there is none for now."""
@@ -328,7 +343,7 @@ def exit_of_run(
         was_asked: to stop.
         adopted: an earlier command has begun it, and may have asked it to stop before it was killed itself.
     """
-    ended = exit_of(read_summary(run.folder))
+    ended = exit_of(run.summary)
     if code == 0 and ended is not None and ended.kind == "done":
         return ended
     if was_asked:

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from gossamer.record.metrics import plain
-from gossamer.record.objectives import is_never, read_summary, shown_value
+from gossamer.record.objectives import is_never, shown_value
 from gossamer.sweep.statistics import importances, interval
 from gossamer.sweep.trial import setting_in_words, settings_in_words
 from gossamer.system.reading import number
@@ -154,7 +154,7 @@ def _table(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
 
 def _spent(trial: Trial) -> dict[str, float]:
     """Return the env steps and seconds of a trial, over all of its runs."""
-    summaries = [read_summary(run.folder) for run in trial.runs]
+    summaries = [run.summary for run in trial.runs]
     keys = ("env_steps", "seconds")
     totals = {key: sum(number(x.get(key)) or 0 for x in summaries) for key in keys}
     return {key: round(total, 3) for key, total in totals.items()}

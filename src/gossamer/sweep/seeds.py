@@ -19,7 +19,7 @@ from gossamer.record.exits import exit_of
 from gossamer.record.files import LOCK, take_lock, write_text
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
-from gossamer.record.objectives import Judge, is_done, read_summary, shown_value
+from gossamer.record.objectives import Judge, shown_value
 from gossamer.record.readers import FolderReader, json_in, table_in
 from gossamer.record.runs import SEEDS, find_runs, is_run
 from gossamer.sweep.live_table import Board
@@ -90,7 +90,7 @@ def train_seeds(
     title = f"{config.env_id}  {config.algorithm.name}  {count} seeds"
     with closing(Board(title, head=queue.head)) as board, os.fdopen(lock):
         board.say(f"{config.env_id}: {count} seeds, {site.jobs} at a time; folder {folder}")
-        if done := sum(is_done(run.folder) for run in runs):
+        if done := sum(run.done for run in runs):
             anew = "" if config.run_folder else "; to train them anew, name a new --run-folder"
             board.say(f"{done} of {count} seeds are done already{anew}")
         if watched is not None:
@@ -101,7 +101,7 @@ def train_seeds(
     where = [] if named else ["--run-folder", str(folder)]
     again = shlex.join(["gossamer", "train", *words, *where])
     if not finished:
-        return stopped(f"{sum(not is_done(x.folder) for x in runs)} of {count} seeds", again)
+        return stopped(f"{sum(not x.done for x in runs)} of {count} seeds", again)
     if queue.failures:
         name, reason = next(iter(queue.failures.items()))
         raise RunFailed(
@@ -157,17 +157,17 @@ class Seeds(RunQueue):
 
     def head(self) -> str:
         """Return how many are done."""
-        return f"{sum(is_done(x.folder) for x in self.runs)} of {len(self.runs)} seeds done"
+        return f"{sum(x.done for x in self.runs)} of {len(self.runs)} seeds done"
 
     def ended(self, run: PlannedRun, how: Exit) -> None:
         """Show the worth of a run that has ended, or why it failed."""
         if how.kind == "failed":
             self.failures[run.name] = how.cause
             self.say(f"{run.name} failed: {how.cause}")
-            if len(self.failures) == 1 and not any(is_done(x.folder) for x in self.runs):
+            if len(self.failures) == 1 and not any(x.done for x in self.runs):
                 self.pending.clear()  # what is wrong with the first is wrong with all
         elif how.kind == "done":
-            self.say(f"{run.name}: {_worth(read_summary(run.folder))}; {self.head()}")
+            self.say(f"{run.name}: {_worth(run.summary)}; {self.head()}")
 
 
 def _worth(found: Mapping[str, Any]) -> str:
@@ -181,15 +181,15 @@ def summary(runs: Sequence[PlannedRun], folder: Path, config: TrainConfig) -> li
     lines = [
         f"{run.name}: {exit_of(found) or 'not finished'}, {_worth(found)}, {run.folder}"
         for run in runs
-        if (found := read_summary(run.folder))
+        if (found := run.summary)
     ]
-    done = [run.folder for run in runs if is_done(run.folder)]
+    done = [run for run in runs if run.done]
     if len(done) < 2:
         return lines
     judge = Judge(("area",))
     areas = [
         judge.of_run(
-            run,
+            run.files,
             total_env_steps=config.total_env_steps,
             num_learners=config.num_learners,
             stop_after_seconds=config.stop_after_seconds,
@@ -204,7 +204,7 @@ def summary(runs: Sequence[PlannedRun], folder: Path, config: TrainConfig) -> li
         )
     try:
         # The folder may hold runs of other seeds too.
-        lines += ["", compare([str(x) for x in done], say=lines.append)]
+        lines += ["", compare([str(x.folder) for x in done], say=lines.append)]
     except ConfigError as error:
         lines.append(f"no comparison: {error}")
     return lines

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gossamer.record.objectives import is_done, shown_value
+from gossamer.record.objectives import shown_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ class Trial:
     @property
     def may_go_on(self) -> bool:
         """Whether a run of it is left to train."""
-        return not all(is_done(run.folder) for run in self.runs)
+        return not all(run.done for run in self.runs)
 
     @property
     def state(self) -> State:
@@ -58,7 +58,7 @@ class Trial:
             return False
         worth = [
             judge.of_run(
-                run.folder,
+                run.files,
                 total_env_steps=self.config.total_env_steps,
                 stop_after_seconds=self.config.stop_after_seconds,
                 num_learners=self.config.num_learners,

@@ -7,7 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.record.objectives import MARKS, evaluations, is_done
+from gossamer.record.objectives import MARKS, evaluations
 from gossamer.sweep.pool import RunQueue
 from gossamer.sweep.search import Study
 from gossamer.sweep.trial import settings_in_words, worth_in_words
@@ -68,7 +68,7 @@ class TrialQueue(RunQueue):
             return
         self._report(trial, until=trial.judged)
         self._folder.write_settings(trial)
-        self.pending += [run for run in trial.runs if not is_done(run.folder)]
+        self.pending += [run for run in trial.runs if not run.done]
 
     def next(self) -> PlannedRun | None:
         """Return a run to begin or to go on with."""
@@ -177,7 +177,7 @@ class TrialQueue(RunQueue):
         if self._study is None or self.sweep.options.pruner == "none" or not until:
             return False, 0
         found = evaluations(
-            trial.runs[0].folder,
+            trial.runs[0].files,
             total_env_steps=trial.config.total_env_steps,
             stop_after_seconds=trial.config.stop_after_seconds,
         )
