@@ -31,6 +31,8 @@ FILES = (
 ROW_FILES = ("metrics.jsonl", "evaluation.jsonl", "episodes.jsonl")
 TAIL_BYTES = 256 << 10
 """Last bytes of a file with rows that are read: of some hundred learners' metrics, or of an evaluation of thousands of episodes."""
+NEAR_BYTES = 16 << 10
+"""Of evaluations, in which the last one nearly always is."""
 UNTOLD = ("seed", "run_folder")
 """Settings that differ between runs of one experiment."""
 _SEED = re.compile(r"s\d+", re.ASCII)
@@ -226,7 +228,7 @@ def _read(
         "mean_return": told("mean_return_last_100", "return_mean_100"),
         "mean_return_episodes": _episodes_of_mean(files, row, ended=bool(begins)),
         "best_evaluation": best,
-        "last_evaluation": last_evaluation(files, TAIL_BYTES),
+        "last_evaluation": _last_evaluation(files, config),
         "candidate_evaluation": score_in(files, "candidate"),
         "steps_per_second": told("steps_per_second", "steps_per_second"),
         "seconds": seconds,
@@ -312,6 +314,14 @@ def _progress(
     if env_steps is not None and total:
         return min(env_steps / total, 1.0)
     return min(seconds / limit, 1.0) if seconds is not None and limit else None
+
+
+def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
+    """Return the score of the run's policy; where there is one learner, its last row says it, which is not far."""
+    alone = (whole(config.get("num_learners")) or 1) < 2
+    sizes = (NEAR_BYTES, TAIL_BYTES) if alone else (TAIL_BYTES,)
+    found = (last_evaluation(files, num_bytes) for num_bytes in sizes)
+    return next((score for score in found if score is not None), None)
 
 
 def _where(session: dict[str, Any], row: dict[str, Any]) -> str:
