@@ -53,7 +53,7 @@ def trains(
     limit: float = 0.0,
 ) -> PlannedRun:
     """Return a run that is so far; it ends after 10,000 steps."""
-    run = PlannedRun(name, folder / name, folder, 1)
+    run = PlannedRun(name, folder / name, 1)
     run.folder.mkdir(exist_ok=True)
     row = {"env_steps": steps, "time_s": seconds, "return_mean_100": 3.25}
     if speed is not None:
