@@ -192,15 +192,20 @@ class AtariEnvs(WithoutTasks):
     def __init__(
         self,
         env_id: str,
-        game: str,
         *,
         num_envs: int,
         num_threads: int,
         seeds: SeedStream,
-        protocol: AtariProtocol,
+        settings: EnvConfig,
         max_episode_steps: int,
         training: bool,
     ):
+        game = atari_game(env_id)
+        if game is None:
+            from gossamer.envs.making import unknown_id
+
+            raise unknown_id(env_id)
+        protocol = atari_protocol(env_id, settings)
         from ale_py.vector_env import AtariVectorEnv
         from gymnasium.vector import AutoresetMode
 
@@ -211,6 +216,7 @@ class AtariEnvs(WithoutTasks):
                 f"max_episode_steps is {limit}, with {protocol.frame_skip} frames a step more than the {MAX_FRAMES} "
                 f"frames that ale-py counts: --max-episode-steps {most}"
             )
+        self._game, self._protocol = game, protocol
         self._watches_lives = training and protocol.life_loss_terminal
         self._envs: Any = AtariVectorEnv(
             game,
@@ -237,7 +243,6 @@ class AtariEnvs(WithoutTasks):
             action_repeat=protocol.frame_skip,
         )
         self._seeds = seeds
-        self._grayscale = protocol.grayscale
         self._limit, self._stuck_steps = limit, protocol.stuck_steps
         self.episodes_per_seed = (
             1 if protocol.sticky or game in CARRIES_STATE else EPISODES_PER_SEED
@@ -411,7 +416,7 @@ class AtariEnvs(WithoutTasks):
         return truncated | self._cut
 
     def _obs(self, obs: Any) -> NDArray[Any]:
-        if self._grayscale:
+        if self._protocol.grayscale:
             return obs
         return np.moveaxis(obs, -1, 2).reshape(
             self.num_envs, *self.spec.obs_shape

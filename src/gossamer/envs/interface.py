@@ -10,7 +10,6 @@ import numpy as np
 from gymnasium import spaces
 
 from gossamer.envs.atari import (
-    MAX_EPISODE_STEPS,
     atari_game,
     atari_protocol,
     emulator_arguments,
@@ -24,7 +23,6 @@ from gossamer.envs.making import (
     module_of,
     space_of,
     time_limit,
-    unknown_id,
 )
 from gossamer.envs.masks import MASK, mask_format
 from gossamer.envs.registry import read_spec
@@ -279,16 +277,15 @@ def _bounds(bounds: tuple[float, ...]) -> list[float | None]:
 def _of_atari(
     env_id: str, settings: EnvConfig, max_episode_steps: int
 ) -> tuple[EnvSpec, Interface]:
+    spec = read_spec(env_id, settings, max_episode_steps)
     protocol = atari_protocol(env_id, settings)
     game = atari_game(env_id)
-    if game is None:
-        raise unknown_id(env_id)
+    assert game is not None, "it could be made"
     names = _action_names(game, full=protocol.full_action_space)
-    limit = max_episode_steps or MAX_EPISODE_STEPS
     stack, size = protocol.frame_stack, protocol.size
     environment = {
         "make": "ale_py.vector_env.AtariVectorEnv",
-        "arguments": {"game": game, **emulator_arguments(protocol, limit)},
+        "arguments": {"game": game, **emulator_arguments(protocol, spec.max_episode_steps)},
         **_guard(protocol.stuck_steps),
     }
     shape = (stack, size, size) if protocol.grayscale else (stack, size, size, 3)
@@ -302,7 +299,7 @@ def _of_atari(
         "stack_padding": "zero",
     }
     found.action["meanings"] = names
-    return read_spec(env_id, settings, max_episode_steps), found
+    return spec, found
 
 
 def _action_names(game: str, *, full: bool) -> list[str]:

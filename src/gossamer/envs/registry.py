@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gossamer.envs.atari import AtariEnvs, atari_game, atari_protocol, is_atari
-from gossamer.envs.making import known_ids, nearest_ids, unknown_id
+from gossamer.envs.atari import AtariEnvs, is_atari
+from gossamer.envs.making import known_ids, nearest_ids
 from gossamer.envs.repeats import what_differs
 from gossamer.envs.seeding import ONE_TASK, Part, SeedStream
 from gossamer.envs.settings import suite_of
@@ -90,8 +90,15 @@ def make_vec_env(
         )
         return envs
     if is_atari(env_id):
-        make = _atari(env_id, settings, max_episode_steps, training=training)
-        return make(num_envs=num_envs, num_threads=num_threads, seeds=seeds)
+        return AtariEnvs(
+            env_id,
+            num_envs=num_envs,
+            num_threads=num_threads,
+            seeds=seeds,
+            settings=settings,
+            max_episode_steps=max_episode_steps,
+            training=training,
+        )
     from gossamer.envs.gym import GymEnvs
 
     return GymEnvs(
@@ -134,7 +141,13 @@ def make_worker_groups(
         _check(part, max_episode_steps)
     seeds = [SeedStream(seed, rank, part.first_env) for part in parts]
     if is_atari(env_id):
-        make = _atari(env_id, settings, max_episode_steps, training=training)
+        make = partial(
+            AtariEnvs,
+            env_id,
+            settings=settings,
+            max_episode_steps=max_episode_steps,
+            training=training,
+        )
         return simulator_workers(
             make, parts, seeds, num_workers=settings.workers, num_threads=num_threads
         )
@@ -155,22 +168,6 @@ def _check(part: Part, max_episode_steps: int) -> None:
         raise ConfigError(
             f"--max-episode-steps is {max_episode_steps}; allowed is 0 (the environment's own) or more"
         )
-
-
-def _atari(
-    env_id: str, settings: EnvConfig, max_episode_steps: int, *, training: bool
-) -> Callable[..., AtariEnvs]:
-    game = atari_game(env_id)
-    if game is None:
-        raise unknown_id(env_id)
-    return partial(
-        AtariEnvs,
-        env_id,
-        game,
-        protocol=atari_protocol(env_id, settings),
-        max_episode_steps=max_episode_steps,
-        training=training,
-    )
 
 
 def is_native(env_id: str) -> bool:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 
-from gossamer.envs.atari import AtariEnvs, AtariProtocol, atari_game, atari_protocol, is_atari
-from gossamer.envs.making import unknown_id
+from gossamer.envs.atari import AtariEnvs, is_atari
 from gossamer.envs.seeding import EVALUATION_RANK, ONE_TASK, SeedStream
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import MissingExtra
@@ -75,14 +74,10 @@ def make_render_env(
         raise ConfigError("--render needs a display, and there is none; use --video FILE")
     seeds = SeedStream(seed, EVALUATION_RANK, 0)
     if is_atari(env_id):
-        game = atari_game(env_id)
-        if game is None:
-            raise unknown_id(env_id)
         return WatchedAtari(
             env_id,
-            game,
             seeds=seeds,
-            protocol=atari_protocol(env_id, settings),
+            settings=settings,
             max_episode_steps=max_episode_steps,
             render_mode=render_mode,
         )
@@ -136,20 +131,18 @@ class WatchedAtari(AtariEnvs):
     def __init__(
         self,
         env_id: str,
-        game: str,
         *,
         seeds: SeedStream,
-        protocol: AtariProtocol,
+        settings: EnvConfig,
         max_episode_steps: int,
         render_mode: RenderMode,
     ):
         super().__init__(
             env_id,
-            game,
             num_envs=1,
             num_threads=1,
             seeds=seeds,
-            protocol=protocol,
+            settings=settings,
             max_episode_steps=max_episode_steps,
             training=False,
         )
@@ -158,11 +151,10 @@ class WatchedAtari(AtariEnvs):
 
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
         self._ale: Any = ale_py.ALEInterface()
-        self._ale.setFloat("repeat_action_probability", protocol.sticky)
+        self._ale.setFloat("repeat_action_probability", self._protocol.sticky)
         self._ale.setBool("display_screen", render_mode == "human")
         self._render_mode = render_mode
-        self._rom = roms.get_rom_path(game)
-        self._protocol = protocol
+        self._rom = roms.get_rom_path(self._game)
         self._actions: Any = ()
         self._action = 0
 
