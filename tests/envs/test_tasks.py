@@ -11,7 +11,8 @@ from gossamer.build.plan import make_plan
 from gossamer.build.roles import build_env_groups
 from gossamer.config import make_config
 from gossamer.envs import multitask
-from gossamer.envs.registry import known_ids, make_vec_env, read_spec
+from gossamer.envs.making import known_ids
+from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.seeding import Tasks
 from gossamer.envs.settings import EnvConfig
 from gossamer.errors import ConfigError

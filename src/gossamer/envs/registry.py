@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.atari import AtariEnvs, is_atari
-from gossamer.envs.making import known_ids, nearest_ids
 from gossamer.envs.repeats import what_differs
 from gossamer.envs.seeding import ONE_TASK, Part, SeedStream
 from gossamer.envs.settings import suite_of
@@ -21,18 +20,6 @@ if TYPE_CHECKING:
     from gossamer.envs.settings import EnvConfig
     from gossamer.spec import EnvSpec
     from gossamer.types import VecEnv
-
-__all__ = [
-    "is_native",
-    "known_ids",
-    "make_vec_env",
-    "make_worker_groups",
-    "masked_as",
-    "may_mask",
-    "nearest_ids",
-    "read_spec",
-    "try_to_repeat",
-]
 
 
 def make_vec_env(
