@@ -113,9 +113,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         # A small MLP gains nothing from bf16 and loses precision.
         convolves = bool(_torsos(config, spec))
         precision = "bf16" if convolves and device in machine.bf16 else "fp32"
-    lag = config.lag
-    if lag == "auto":
-        lag = "1" if config.algorithm.corrects else "0"
+    lag = config.known_lag
     num_envs = envs_per_learner(config, spec, device)
     check_minibatches(config, num_envs, vectors=not spec.has_pixels)
     refuse_tasks(config, spec, num_envs)

@@ -20,8 +20,9 @@ from gossamer.build.evaluation_tasks import (
 )
 from gossamer.build.plan import PRECISIONS, Plan, device_of, stream_seed
 from gossamer.build.replays import build_mix
-from gossamer.envs.registry import is_native, make_vec_env, make_worker_groups
+from gossamer.envs.registry import make_vec_env, make_worker_groups
 from gossamer.envs.seeding import CHOOSING_RANK, Part
+from gossamer.envs.settings import is_native
 from gossamer.errors import ConfigError
 from gossamer.links.threads import Gate, Roles, ThreadBoard, ThreadQueue
 from gossamer.machine import (

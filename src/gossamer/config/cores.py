@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from gossamer.envs.settings import suite_of
+from gossamer.envs.settings import is_native
 from gossamer.system.importing import main_is_ours
 
 if TYPE_CHECKING:
@@ -108,6 +108,11 @@ def is_plain() -> bool:
     return os.environ.get(MACHINE, "") == PLAIN
 
 
+def uses_gpu(device: str, *, gpu: bool) -> bool:
+    """Whether a run with a setting of the device computes on a GPU; `gpu`: the machine has one."""
+    return device == "cuda" or (gpu and device == "auto")
+
+
 def learners_for(config: TrainConfig, cores: int, *, gpu: bool) -> tuple[int, str]:
     """Return how many learners a run has for which the machine decides, and why.
 
@@ -119,7 +124,7 @@ def learners_for(config: TrainConfig, cores: int, *, gpu: bool) -> tuple[int, st
     given = [name for name in DIVISIONS if getattr(config, name)]
     if config.placement != "local":
         return 1, f"1 with placement {config.placement}"
-    if config.device == "cuda" or (gpu and config.device == "auto"):
+    if uses_gpu(config.device, gpu=gpu):
         return 1, "1 on a GPU"
     if given:
         return 1, f"1 with {given[0]}"
@@ -149,10 +154,8 @@ def actors_for(config: TrainConfig, cores: int, *, gpu: bool) -> int:
     # A user's script may hold what only its own process has.
     if config.placement != "local" or is_plain() or not main_is_ours():
         return 0
-    in_python = suite_of(config.env_id) != "atari" and not config.env_id.startswith("envpool:")
-    overlaps = config.lag == "1" or (config.lag == "auto" and config.algorithm.corrects)
-    computes_apart = config.device == "cuda" or (gpu and config.device == "auto")
-    if not in_python or not overlaps or computes_apart or config.env.workers:
+    computes_apart = uses_gpu(config.device, gpu=gpu)
+    if is_native(config.env_id) or config.known_lag != "1" or computes_apart or config.env.workers:
         return 0
     return int(
         cores > 1 and config.learners_per_process <= 1 and config.total_env_steps >= LEAST_ENV_STEPS

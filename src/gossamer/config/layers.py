@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from gossamer.algorithms.base import Algorithm
 from gossamer.config import own_parts
 from gossamer.config.check import first_learnt, may_deal_rows, validate
-from gossamer.config.cores import AUTO, is_plain, learners_for
+from gossamer.config.cores import AUTO, is_plain, learners_for, uses_gpu
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.machine_layers import ONE_HERE, learners_layers, tuned_layer, without_auto
 from gossamer.config.merging import Layer, is_preset, merge
@@ -197,8 +197,7 @@ def _inherited(layers: Sequence[Layer]) -> Iterator[Layer]:
 def _computes_on_gpu(layers: Sequence[Layer]) -> bool:
     """Whether the highest layer that names a device names a GPU, or lets the machine choose, which has one."""
     asked = [x.settings["device"] for x in layers if "device" in x.settings]
-    device = asked[-1] if asked else "auto"
-    return device == "cuda" or (device == "auto" and bool(visible_gpus()))
+    return uses_gpu(asked[-1] if asked else "auto", gpu=bool(visible_gpus()))
 
 
 def _environment_of(layers: Sequence[Layer]) -> Any:

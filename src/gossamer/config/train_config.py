@@ -215,6 +215,11 @@ class TrainConfig:
         """The one queue among the replays."""
         return next(x for x in self.replays if isinstance(x, QueueSettings))
 
+    @property
+    def known_lag(self) -> Literal["0", "1", "free"]:
+        """`lag`, where auto is what the algorithm takes."""
+        return self.lag if self.lag != "auto" else "1" if self.algorithm.corrects else "0"
+
     def of_learner(self, rank: int) -> "TrainConfig":
         """Return the settings of learner `rank`: only its own value of each setting that has one value per learner."""
         config = self

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.envs.atari import AtariEnvs, is_atari
 from gossamer.envs.repeats import what_differs
 from gossamer.envs.seeding import ONE_TASK, Part, SeedStream
-from gossamer.envs.settings import suite_of
+from gossamer.envs.settings import is_native, suite_of
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -157,14 +157,9 @@ def _check(part: Part, max_episode_steps: int) -> None:
         )
 
 
-def is_native(env_id: str) -> bool:
-    """Whether an id's environments are stepped by threads of a simulator, without the interpreter's lock."""
-    return is_atari(env_id) or env_id.startswith("envpool:")
-
-
 def may_mask(env_id: str) -> bool:
     """Whether environments of an id may say which actions they allow; Atari games never do."""
-    return suite_of(env_id) != "atari" and not is_atari(env_id)
+    return suite_of(env_id) != "atari"
 
 
 def read_spec(

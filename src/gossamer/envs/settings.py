@@ -186,6 +186,11 @@ def suite_of(env_id: str) -> Suite:
     return "classic" if _CLASSIC.search(env_id) else "other"
 
 
+def is_native(env_id: str) -> bool:
+    """Whether an id's environments are stepped by threads of a simulator, without the interpreter's lock."""
+    return env_id.startswith("envpool:") or suite_of(env_id) == "atari"
+
+
 def flag_of(name: str) -> str:
     """Return the command-line spelling of a setting of this section."""
     return "--env." + name.replace("_", "-")
