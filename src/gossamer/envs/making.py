@@ -45,7 +45,6 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         render_mode: Gymnasium's; None for no pictures.
     """
     import gymnasium
-    from gymnasium.wrappers import TimeLimit
 
     from gossamer.envs.symbols import shown_with_symbols
 
@@ -83,9 +82,7 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
     except RAISED as error:
         raise failed(env_id, "cannot be made", error) from error
     _hold(env_id, env)
-    # The function behind an id may set a limit of its own.
-    limited = limit or time_limit(env)
-    return env if limited else TimeLimit(env, _own_limit(env) or UNLIMITED_STEPS)
+    return _limited(env)
 
 
 class _Package(NamedTuple):
@@ -227,9 +224,14 @@ def _call_maker(
             f"{env_id} cannot be shown: {name} must take render_mode, and hand it to the environment that it makes"
         )
     shown = shown_with_symbols(env)  # pyright: ignore[reportUnknownArgumentType]
-    if max_episode_steps:
-        return TimeLimit(shown, max_episode_steps)
-    return shown if time_limit(shown) else TimeLimit(shown, _own_limit(shown) or UNLIMITED_STEPS)
+    return TimeLimit(shown, max_episode_steps) if max_episode_steps else _limited(shown)
+
+
+def _limited(env: Any) -> Any:
+    """Return an environment with a time limit: its own, which a function behind an id may have set too, or one for it."""
+    from gymnasium.wrappers import TimeLimit
+
+    return env if time_limit(env) else TimeLimit(env, _own_limit(env) or UNLIMITED_STEPS)
 
 
 def _parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
@@ -300,15 +302,12 @@ def _innermost(env: Any) -> Any:
 
 def time_limit(env: Any) -> int:
     """Return the least time limit among an environment's wrappers, in env steps; 0 for none."""
-    from gymnasium import Wrapper
     from gymnasium.wrappers import TimeLimit
 
-    limits: list[int] = []
-    while isinstance(env, Wrapper):
-        if isinstance(env, TimeLimit):
-            limits.append(int(env._max_episode_steps))  # noqa: SLF001 - kept nowhere else
-        env = env.env  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return min(limits, default=0)
+    from gossamer.envs.families import layers_of
+
+    limits = [x for x in layers_of(env) if isinstance(x, TimeLimit)]
+    return min((int(x._max_episode_steps) for x in limits), default=0)  # noqa: SLF001 - kept nowhere else
 
 
 def registered_here_alone(env_id: str) -> bool:
