@@ -168,26 +168,19 @@ def use_threads(count: int) -> None:
     torch.set_num_threads(count)
 
 
-class threads:  # noqa: N801 - reads as a statement
-    """Context that computes with a number of torch threads."""
+@contextmanager
+def threads(count: int) -> Generator[None]:
+    """Context that computes with a number of torch threads; asking first makes it stick in a new thread."""
+    import torch
 
-    def __init__(self, count: int):
-        self._count = count
-
-    def __enter__(self) -> None:
-        """Set the count; asking first makes it stick in a new thread."""
-        import torch
-
-        self._before = torch.get_num_threads()
-        if self._before != self._count:
-            torch.set_num_threads(self._count)
-
-    def __exit__(self, *_: object) -> None:
-        """Set what was there before."""
-        import torch
-
-        if self._before != self._count:
-            torch.set_num_threads(self._before)
+    before = torch.get_num_threads()
+    if before != count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if before != count:
+            torch.set_num_threads(before)
 
 
 def keep_freed_memory() -> None:
