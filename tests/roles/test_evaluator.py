@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import closing
 from itertools import pairwise
 
 import numpy as np
@@ -21,9 +22,15 @@ from gossamer.roles.evaluator import (
     Evaluator,
     Interrupted,
     Source,
-    evaluate,
+    play,
     play_trials,
 )
+
+
+def evaluated(policy, make_envs, *, episodes, **how):
+    """Play episodes in environments that are made for them."""
+    with closing(EvaluationEpisodes(make_envs, episodes).open()) as envs:
+        return play(policy, envs, episodes=episodes, **how)
 
 
 def uneven(env, episode):
@@ -51,7 +58,7 @@ def expected_lengths(episodes, length=uneven):
 @pytest.mark.parametrize("greedy", [False, True])
 def test_exactly_the_episodes_asked_for(episodes, greedy):
     make = Made()
-    result = evaluate(small_policy(), make, episodes=episodes, greedy=greedy, seed=0)
+    result = evaluated(small_policy(), make, episodes=episodes, greedy=greedy, seed=0)
     assert list(result.lengths) == expected_lengths(episodes)
     n = min(episodes, 16)
     for j, (length, total) in enumerate(zip(result.lengths, result.returns, strict=True)):
@@ -64,7 +71,7 @@ def test_exactly_the_episodes_asked_for(episodes, greedy):
 
 def test_short_episodes_are_not_counted_more_often():
     """Half the envs play episodes of 2 steps, half of 12: the mean length is 7, not near 2."""
-    result = evaluate(small_policy(), Made(), episodes=32, greedy=False, seed=0)
+    result = evaluated(small_policy(), Made(), episodes=32, greedy=False, seed=0)
     assert np.mean(result.lengths) == 7.0
 
 
@@ -81,7 +88,7 @@ def test_greedy_takes_the_mode_and_sampling_follows_its_seed():
         ("c", False, 2),
     ]:
         make = Made()
-        evaluate(policy, make, episodes=4, greedy=greedy, seed=seed)
+        evaluated(policy, make, episodes=4, greedy=greedy, seed=seed)
         runs[name] = np.stack(make.envs[0].sent).flatten().tolist()
     assert set(runs["greedy"]) == {1}
     assert set(runs["a"]) == {0, 1, 2}
@@ -101,7 +108,7 @@ def test_recurrent_state_is_carried_and_cleared():
 
     policy.forward = watched
     make = Made()
-    evaluate(policy, make, episodes=3, greedy=True, seed=0)
+    evaluated(policy, make, episodes=3, greedy=True, seed=0)
     assert calls[0][1].all()
     assert not calls[0][2].any()
     for (before, now), sent in zip(pairwise(calls), make.envs[0].sent, strict=False):
@@ -120,7 +127,7 @@ def test_returns_are_sums_of_what_was_paid():
     spec = read_spec("counting_envs:PaysMuch", EnvConfig())
     for past in ({}, {"core": "lstm", "core_size": 4, "last_reward": True}):
         policy = small_policy(spec, **past)
-        assert evaluate(policy, made, episodes=3, greedy=True, seed=0).returns == (5.0, 5.0, 5.0)
+        assert evaluated(policy, made, episodes=3, greedy=True, seed=0).returns == (5.0, 5.0, 5.0)
 
 
 def test_a_single_episode_has_no_error_and_errors_are_of_the_mean():
@@ -156,7 +163,7 @@ def test_a_trial_knows_its_tasks_and_results_are_joined():
 def test_stopping_interrupts_and_closes():
     make, asked = Made(lambda env, episode: 10**6), []
     with pytest.raises(Interrupted):
-        evaluate(
+        evaluated(
             small_policy(), make, episodes=2, greedy=True, seed=0,
             stop=lambda: asked.append(None) or len(asked) > 5,
         )  # fmt: skip
@@ -171,7 +178,7 @@ def test_onlookers_see_every_state():
         seen.append(int(envs.step[0]))
         ended.append(num_ended)
 
-    evaluate(
+    evaluated(
         small_policy(), Made(), episodes=1, greedy=True, seed=0,
         on_step=on_step,
     )  # fmt: skip

@@ -225,42 +225,6 @@ class Interrupted(Exception):
 
 
 @torch.no_grad()
-def evaluate(
-    policy: ActorCritic,
-    make_envs: Callable[[int], VecEnv],
-    *,
-    episodes: int,
-    greedy: bool,
-    seed: int,
-    stop: Callable[[], bool] = lambda: False,
-    on_step: Callable[[VecEnv, int], None] | None = None,
-) -> Evaluation:
-    """Play exactly `episodes` full episodes and return what they earned.
-
-    Which env plays which episodes is fixed beforehand (episode j is number j // n of env j % n), so
-    short episodes are not counted more often than long ones. Episodes that never end are cut by the
-    env's own limit and counted.
-
-    Args:
-        policy: set up for inference.
-        make_envs: builds that many environments with the evaluation protocol.
-        episodes: at least 1.
-        greedy: take the likeliest action instead of sampling.
-        seed: of the stream that samples actions.
-        stop: asked every step; True raises Interrupted.
-        on_step: told the environments and how many episodes have ended, before the first and after
-            every step.
-    """
-    envs = EvaluationEpisodes(make_envs, episodes).open()
-    try:
-        return play(
-            policy, envs, episodes=episodes, greedy=greedy, seed=seed, stop=stop, on_step=on_step
-        )
-    finally:
-        envs.close()
-
-
-@torch.no_grad()
 def play(
     policy: ActorCritic,
     envs: VecEnv,
@@ -274,10 +238,24 @@ def play(
     on_step: Callable[[VecEnv, int], None] | None = None,
     steps: Steps | None = None,
 ) -> Evaluation:
-    """Do what `evaluate` says with environments that are there already and stay open.
+    """Play exactly `episodes` full episodes in environments, which stay open; return what they earned.
 
-    Each of them plays its episodes from number `first_episode` on; a policy on a CPU is asked in `num_threads` threads.
-    For one on a GPU `steps` are the captured functions of evaluations before.
+    Which env plays which episodes is fixed beforehand (episode j is number first_episode + j // n of env j % n), so
+    short episodes are not counted more often than long ones. Episodes that never end are cut by the
+    env's own limit and counted.
+
+    Args:
+        policy: set up for inference.
+        envs: with the evaluation protocol.
+        episodes: at least 1.
+        greedy: take the likeliest action instead of sampling.
+        seed: of the stream that samples actions.
+        first_episode: number of the first episode of each env.
+        num_threads: in which a policy on a CPU is asked.
+        stop: asked every step; True raises Interrupted.
+        on_step: told the environments and how many episodes have ended, before the first and after
+            every step.
+        steps: of a policy on a GPU, the captured functions of evaluations before.
     """
     n = envs.num_envs
     device = policy.device

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build.evaluation_tasks import training_tasks
 from gossamer.envs.render import make_render_env, without_screen
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command, same_folder
-from gossamer.roles.evaluator import evaluate
+from gossamer.roles.evaluator import play
 from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
@@ -87,9 +87,10 @@ def show_episode(
             render_mode="human" if on_picture is None else "rgb_array",
             tasks=training_tasks(config, policy.spec),
         )
-        return evaluate(
-            policy, lambda _: env, episodes=1, greedy=greedy, seed=seed, stop=stop, on_step=on_step
-        )
+        with closing(env):
+            return play(
+                policy, env, episodes=1, greedy=greedy, seed=seed, stop=stop, on_step=on_step
+            )
 
 
 def _open_video(path: str) -> Any:
