@@ -5,12 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gossamer.algorithms.base import (
-    Algorithm,
-    episode_discount,
-    with_normalized_advantage,
-    with_returns,
-)
+from gossamer.algorithms.base import Algorithm, with_normalized_advantage, with_returns
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -48,13 +43,4 @@ class A2C(Algorithm):
         self, batch: Batch, value: Tensor, log_prob: Tensor, now: ActionDistribution
     ) -> tuple[Returns, Tensor]:
         """Return n-step returns (GAE for trace_lambda < 1), and all valid rows."""
-        from gossamer.ops.returns import clip_reward, vtrace_returns
-
-        returns = vtrace_returns(
-            value=value,
-            reward=clip_reward(batch.reward, self.reward_clip),
-            discount=episode_discount(batch, self.discount),
-            carry=self.trace_lambda * batch.continues.float(),
-            log_rho=None,
-        )
-        return returns, batch.valid
+        return self._returns_of(batch, value, log_rho=None), batch.valid

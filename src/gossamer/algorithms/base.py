@@ -228,6 +228,20 @@ class Algorithm:
         """Return targets from value [T + 1, B] and log pi(a|x) [T, B], and the rows [T, B] to learn."""
         raise NotImplementedError
 
+    def _returns_of(
+        self, batch: Batch, value: Tensor, carry: Tensor | None = None, **more: Any
+    ) -> Returns:
+        """Return `vtrace_returns` of a batch under the settings, `more` as for it; `carry` None: lambda within episodes."""
+        from gossamer.ops.returns import clip_reward, vtrace_returns
+
+        return vtrace_returns(
+            value=value,
+            reward=clip_reward(batch.reward, self.reward_clip),
+            discount=self.discount * (~batch.terminated).float(),
+            carry=self.trace_lambda * batch.continues.float() if carry is None else carry,
+            **more,
+        )
+
     def loss(self, policy: Policy, batch: Batch, state: AlgorithmState) -> tuple[Tensor, Metrics]:
         """Return -log pi advantage + value loss - entropy summed over rows, and metrics.
 
@@ -346,11 +360,6 @@ def deal(
         parts.append(replayed.tensor_split(num_minibatches))
     for columns in zip(*parts, strict=True):
         yield torch.cat(columns)
-
-
-def episode_discount(batch: Batch, discount: float) -> Tensor:
-    """[T, B] discount, 0 where the episode terminated."""
-    return discount * (~batch.terminated).float()
 
 
 def with_normalized_advantage(batch: Batch) -> Batch:

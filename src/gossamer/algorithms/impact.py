@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from gossamer.algorithms.base import (
     cloning_counts,
     common_metrics,
-    episode_discount,
     unroll,
     value_loss,
     with_normalized_advantage,
@@ -103,8 +102,6 @@ class Impact(CloningAlgorithm):
         """Copy of a minibatch with targets, advantages and log-probabilities of the target policy."""
         import torch
 
-        from gossamer.ops.returns import clip_reward, vtrace_returns
-
         target_policy = state.target_policy
         assert target_policy is not None
         target, advantage = torch.empty_like(batch.reward), torch.empty_like(batch.reward)
@@ -118,11 +115,9 @@ class Impact(CloningAlgorithm):
                 then = target_policy.distribution(out.action_params[:-1])
                 acted = target_policy.distribution(part.behavior)
                 log_prob[:, start:stop] = then.log_prob(part.action)
-                found = vtrace_returns(
-                    value=out.value,
-                    reward=clip_reward(part.reward, self.reward_clip),
-                    discount=episode_discount(part, self.discount),
-                    carry=self.trace_lambda * part.continues.float(),
+                found = self._returns_of(
+                    part,
+                    out.value,
                     log_rho=log_prob[:, start:stop] - acted.log_prob(part.action),
                     clip_rho=self.clip_rho,
                     clip_c=self.clip_c,

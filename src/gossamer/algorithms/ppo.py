@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from gossamer.algorithms.base import (
     Algorithm,
     common_metrics,
-    episode_discount,
     unroll,
     value_loss,
     with_normalized_advantage,
@@ -151,8 +150,6 @@ class PPO(Algorithm):
     def _with_recorded_returns(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Batch:
         import torch
 
-        from gossamer.ops.returns import clip_reward, vtrace_returns
-
         t = batch.unroll_length
         value = torch.cat([batch.value, torch.zeros_like(batch.value[:1])])  # [T + 1, B]
         # Only the value of the last observation is missing; a recurrent policy needs the whole
@@ -165,13 +162,7 @@ class PPO(Algorithm):
                 value[t, start:stop] = unroll(policy, batch.columns(start, stop), rows).value[-1]
 
         state.micro_batches.share_out(batch, work)
-        returns = vtrace_returns(
-            value=value,
-            reward=clip_reward(batch.reward, self.reward_clip),
-            discount=episode_discount(batch, self.discount),
-            carry=self.trace_lambda * batch.continues.float(),
-            log_rho=None,
-        )
+        returns = self._returns_of(batch, value, log_rho=None)
         return replace(batch, target=returns.target, advantage=returns.advantage)
 
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gossamer.algorithms.base import (
-    episode_discount,
-    with_normalized_advantage,
-    with_returns,
-)
+from gossamer.algorithms.base import with_normalized_advantage, with_returns
 from gossamer.algorithms.cloning import CloningAlgorithm
 from gossamer.system.ranges import Count, Positive
 
@@ -56,8 +52,6 @@ class VTrace(CloningAlgorithm):
         """Return V-trace targets under `now`, and the rows to learn from."""
         import torch
 
-        from gossamer.ops.returns import clip_reward, vtrace_returns
-
         acted = type(now)(now.spec, batch.behavior)
         keep, carry = batch.valid, self.trace_lambda * batch.continues.float()
         accepted = self.accepted(batch, now)
@@ -65,11 +59,10 @@ class VTrace(CloningAlgorithm):
             # The bootstrap stops where a rejected row would be carried into the one before.
             keep = keep & accepted
             carry = torch.cat([carry[:-1] * accepted[1:], carry[-1:]])
-        returns = vtrace_returns(
-            value=value,
-            reward=clip_reward(batch.reward, self.reward_clip),
-            discount=episode_discount(batch, self.discount),
-            carry=carry,
+        returns = self._returns_of(
+            batch,
+            value,
+            carry,
             log_rho=log_prob - acted.log_prob(batch.action),
             clip_rho=self.clip_rho,
             clip_c=self.clip_c,
