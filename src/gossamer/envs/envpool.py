@@ -21,13 +21,12 @@ from gossamer.envs.settings import FAMILIES_ONLY, flag_of, refuse_settings, suit
 from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, dict_of, space_at
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import MissingExtra
-from gossamer.spec import EnvSpec
 from gossamer.system.importing import RAISED
 from gossamer.system.signs_of_life import Sign
 from gossamer.types import StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Mapping
 
     from numpy.typing import NDArray
 
@@ -117,15 +116,17 @@ class EnvpoolEnvs(WithoutTasks):
                 observation_space=self._obs_space, action_space=self._envs.action_space
             )
             settings = _with_mask(env_id, held, told, settings)
-            obs, self._mask, self._action = formats_of(env_id, held, settings)
+            formats = formats_of(env_id, held, settings)
+        self._mask, self._action = formats.mask, formats.action
         if self._action.spec.kind == "joint":  # no id of EnvPool 1.2
             raise ConfigError(
                 f"{env_id} takes a Dict or Tuple of actions, which EnvPool's ids are not trained with"
             )
-        nested = isinstance(obs, NestedFormat)
+        obs = formats.obs
+        parts = obs.parts if isinstance(obs, NestedFormat) else {"": ((), obs)}
         self._arrays = [
             (leaf, keys, form, space_at(self._obs_space, keys))
-            for leaf, (keys, form) in (obs.parts if nested else {"": ((), obs)}).items()
+            for leaf, (keys, form) in parts.items()
         ]
         """Of every leaf but the mask: its name, the keys that lead to it, its format, and its space."""
         self._watches_lives = protocol is not None and protocol.life_loss_terminal and training
@@ -138,26 +139,17 @@ class EnvpoolEnvs(WithoutTasks):
         self.sign = Sign(seeds.whose)
         self.num_envs = num_envs
         limit = limit or int(self._envs.spec.config.max_episode_steps) or UNLIMITED_STEPS
-        stack = protocol.frame_stack if protocol else 1
-        leaves = tuple(
-            replace(leaf, frame_stack=stack, stack_padding="repeat" if stack > 1 else "none")
-            for leaf in obs.leaves
-        )
-        left_out = obs.left_out if nested else ()
-        self.spec = EnvSpec(
-            env_id=env_id,
-            leaves=leaves if self._mask is None else (*leaves, self._mask.leaf),
-            action=self._action.spec,
-            protocol=protocol.describe(env_id, limit)
-            if protocol
-            else "; ".join(_protocol(env_id, told, limit, left_out, self._mask)),
+        self.spec = formats.spec(
+            env_id,
+            [protocol.describe(env_id, limit) if protocol else _protocol(env_id, told, limit)],
             max_episode_steps=limit,
             action_repeat=protocol.frame_skip if protocol else 1,
             differs="EnvPool draws the seeds of episodes itself",
-            observes=obs.words,
-            mask_from="" if self._mask is None else self._mask.source,
-            mask_form="" if self._mask is None else "joint" if self._mask.joint else "parts",
         )
+        if protocol and protocol.frame_stack > 1:
+            stack: dict[str, Any] = {"frame_stack": protocol.frame_stack, "stack_padding": "repeat"}
+            leaves = tuple(replace(leaf, **stack) for leaf in self.spec.leaves)
+            self.spec = replace(self.spec, leaves=leaves)
 
     def spaces(self) -> tuple[Any, Any]:
         """Return the spaces of one environment's observations and actions."""
@@ -297,20 +289,13 @@ def _look(envpool: Any, env_id: str, name: str, max_episode_steps: int) -> Told:
     )
 
 
-def _protocol(
-    env_id: str, told: Told, limit: int, left_out: tuple[str, ...], mask: MaskFormat | None
-) -> Iterator[str]:
-    """Yield how an id is played, in words."""
+def _protocol(env_id: str, told: Told, limit: int) -> str:
+    """Return how an id is played, in words."""
     if limit >= UNLIMITED:
-        yield f"{env_id}: EnvPool, without a time limit"
-    elif told.family in OWN_LIMITS:
-        yield f"{env_id}: EnvPool, with its simulator's time limit of {limit:,} steps"
-    else:
-        yield f"{env_id}: EnvPool, truncated after {limit:,} steps"
-    if left_out:
-        yield f"not observed: {', '.join(left_out)}"
-    if mask is not None:
-        yield f"actions masked as its {mask.source} says"
+        return f"{env_id}: EnvPool, without a time limit"
+    if told.family in OWN_LIMITS:
+        return f"{env_id}: EnvPool, with its simulator's time limit of {limit:,} steps"
+    return f"{env_id}: EnvPool, truncated after {limit:,} steps"
 
 
 def _observed(space: Any, family: str) -> Any:

@@ -15,22 +15,22 @@ import numpy as np
 from gossamer.envs.families import Family
 from gossamer.envs.making import close_env, space_of
 from gossamer.envs.masks import MASK, BadMask, find_mask, mask_format, unread_masks
-from gossamer.envs.spaces import Misfit, action_format, dict_of, obs_format
+from gossamer.envs.spaces import Misfit, NestedFormat, action_format, dict_of, obs_format
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.spec import leaves_of
+from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, readable
 from gossamer.system.signs_of_life import CLOSE, CONSTRUCTOR
 from gossamer.types import StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
     from gossamer.envs.masks import MaskFormat
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
-    from gossamer.envs.spaces import ActionFormat, NestedFormat, ObsFormat
+    from gossamer.envs.spaces import ActionFormat, ObsFormat
     from gossamer.spec import Obs
     from gossamer.system.signs_of_life import Sign
 
@@ -42,6 +42,24 @@ class Formats(NamedTuple):
     mask: MaskFormat | None
     """None: all actions are allowed, always."""
     action: ActionFormat
+
+    def spec(self, env_id: str, protocol: Iterable[str], **facts: Any) -> EnvSpec:
+        """Return the spec that has these formats; `protocol`: how it is played, in words, `facts`: its other fields."""
+        obs, mask, words = self.obs, self.mask, [*protocol]
+        if isinstance(obs, NestedFormat) and obs.left_out:
+            words.append(f"not observed: {', '.join(obs.left_out)}")
+        if mask is not None:
+            words.append(f"actions masked as its {mask.source} says")
+        return EnvSpec(
+            env_id=env_id,
+            leaves=obs.leaves if mask is None else (*obs.leaves, mask.leaf),
+            action=self.action.spec,
+            protocol="; ".join(words),
+            observes=obs.words,
+            mask_from="" if mask is None else mask.source,
+            mask_form="" if mask is None else "joint" if mask.joint else "parts",
+            **facts,
+        )
 
 
 def formats_of(env_id: str, env: Any, settings: EnvConfig) -> Formats:

@@ -17,7 +17,7 @@ from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, draw_actions
 from gossamer.envs.symbols import tiles_in_numbers
 from gossamer.errors import ConfigError
-from gossamer.spec import EnvSpec, leaves_of
+from gossamer.spec import leaves_of
 from gossamer.system.importing import RAISED, failed
 from gossamer.system.signs_of_life import CLOSE, CONSTRUCTOR, Sign
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
     from gossamer.envs.spaces import ObsFormat
-    from gossamer.spec import Obs
+    from gossamer.spec import EnvSpec, Obs
     from gossamer.types import StepResult
 
 
@@ -157,27 +157,20 @@ def gym_spec(
         settings: which say where its masks are.
         unread_masks: lines about what looks like a mask of actions and is not read.
     """
-    obs, mask, action = formats_of(env_id, env, settings)
-    left_out = obs.left_out if isinstance(obs, NestedFormat) else ()
-    limit = time_limit(env)
     family, registered = Family(env_id, env, settings), registered_spec(env)
-    return EnvSpec(
-        env_id=env_id,
-        leaves=obs.leaves if mask is None else (*obs.leaves, mask.leaf),
-        action=action.spec,
-        protocol=f"{env_id}: Gymnasium, truncated after {limit:,} steps"
-        + (f"; tasks: {family.task_words}" if family.task_words else "")
-        + (f"; not observed: {', '.join(left_out)}" if left_out else "")
-        + ("" if mask is None else f"; actions masked as its {mask.source} says"),
+    limit = time_limit(env)
+    protocol = [f"{env_id}: Gymnasium, truncated after {limit:,} steps"]
+    if family.task_words:
+        protocol.append(f"tasks: {family.task_words}")
+    return formats_of(env_id, env, settings).spec(
+        env_id,
+        protocol,
         max_episode_steps=limit,
         differs="it is registered as nondeterministic"
         if registered is not None and registered.nondeterministic
         else "",
         family=family.is_one,
         remarks=(*_remarks(env_id, env, family), *unread_masks),
-        observes=obs.words,
-        mask_from="" if mask is None else mask.source,
-        mask_form="" if mask is None else "joint" if mask.joint else "parts",
     )
 
 
