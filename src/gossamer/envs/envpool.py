@@ -6,7 +6,6 @@ import difflib
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,11 +111,8 @@ class EnvpoolEnvs(WithoutTasks):
         self._envs: Any = make(0)
         with _without_remarks():
             self._obs_space = _observed(self._envs.observation_space, told.family)
-            held = SimpleNamespace(
-                observation_space=self._obs_space, action_space=self._envs.action_space
-            )
-            settings = _with_mask(env_id, held, told, settings)
-            formats = formats_of(env_id, held, settings)
+            settings = _with_mask(env_id, self.spaces(), told, settings)
+            formats = formats_of(env_id, *self.spaces(), settings)
         self._mask, self._action = formats.mask, formats.action
         if self._action.spec.kind == "joint":  # no id of EnvPool 1.2
             raise ConfigError(
@@ -312,12 +308,11 @@ def _observed(space: Any, family: str) -> Any:
     return spaces.Dict([*held.items()])
 
 
-def _with_mask(env_id: str, held: Any, told: Told, settings: EnvConfig) -> EnvConfig:
+def _with_mask(env_id: str, spaces: tuple[Any, Any], told: Told, settings: EnvConfig) -> EnvConfig:
     """Return settings that say where masks of actions are, and of what, where they leave that to be found."""
     if settings.mask in (None, "off"):
         return settings
     info = {} if told.legal is None else {MASK: np.zeros(told.legal, np.bool_)}
-    spaces = held.observation_space, held.action_space
     source, form = find_mask(env_id, *spaces, info, settings)
     if source != "off":
         return replace(settings, mask=source, mask_form=form)

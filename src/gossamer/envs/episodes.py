@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gossamer.envs.families import Family
-from gossamer.envs.making import close_env, space_of
+from gossamer.envs.making import close_env, spaces_of
 from gossamer.envs.masks import MASK, BadMask, find_mask, mask_format, unread_masks
 from gossamer.envs.spaces import Misfit, NestedFormat, action_format, dict_of, obs_format
 from gossamer.errors import ConfigError, RunFailed
@@ -62,10 +62,9 @@ class Formats(NamedTuple):
         )
 
 
-def formats_of(env_id: str, env: Any, settings: EnvConfig) -> Formats:
-    """Choose the formats of an environment whose settings say where masks are."""
-    space, source = space_of(env_id, env, "observation_space"), settings.mask
-    actions = space_of(env_id, env, "action_space")
+def formats_of(env_id: str, space: Any, actions: Any, settings: EnvConfig) -> Formats:
+    """Choose the formats of observations and actions of these spaces; settings say where masks are."""
+    source = settings.mask
     if source not in ("observation", "info"):
         if settings.mask_form is not None:
             raise ConfigError(
@@ -100,8 +99,7 @@ def with_mask(env_id: str, env: Any, settings: EnvConfig) -> tuple[EnvConfig, tu
             family.set_task(1)
         _, told = env.reset(seed=1)
         info = dict(told)
-    obs, action = (space_of(env_id, env, f"{x}_space") for x in ("observation", "action"))
-    source, form = find_mask(env_id, obs, action, info, settings)
+    source, form = find_mask(env_id, *spaces_of(env_id, env), info, settings)
     if source != "off":
         return replace(settings, mask=source, mask_form=form), ()
     if settings.mask != "auto":  # where one was asked for, its first reset says what is missing
@@ -135,7 +133,8 @@ class Episodes:
                 self.envs.append(make_env())
             sign.doing = ""
             settings, self.unread_masks = with_mask(env_id, self.envs[0], settings)
-            self.obs, self.mask, self.action = formats_of(env_id, self.envs[0], settings)
+            spaces = spaces_of(env_id, self.envs[0])
+            self.obs, self.mask, self.action = formats_of(env_id, *spaces, settings)
             self._families = [Family(env_id, env, settings) for env in self.envs]
         except RAISED:
             self.close()  # what has been made; a simulator may be a process of its own

@@ -11,7 +11,14 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from gossamer.envs.episodes import Episodes, formats_of
 from gossamer.envs.families import Family, layers_of, registered_spec
-from gossamer.envs.making import let_go, make_another, make_gym_env, refuse_limit, time_limit
+from gossamer.envs.making import (
+    let_go,
+    make_another,
+    make_gym_env,
+    refuse_limit,
+    spaces_of,
+    time_limit,
+)
 from gossamer.envs.masks import MASK, BadMask
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, draw_actions
@@ -162,7 +169,7 @@ def gym_spec(
     protocol = [f"{env_id}: Gymnasium, truncated after {limit:,} steps"]
     if family.task_words:
         protocol.append(f"tasks: {family.task_words}")
-    return formats_of(env_id, env, settings).spec(
+    return formats_of(env_id, *spaces_of(env_id, env), settings).spec(
         env_id,
         protocol,
         max_episode_steps=limit,
@@ -219,7 +226,7 @@ def try_out(env_id: str, env: Any, settings: EnvConfig, *, looked_for_mask: bool
             f"{env_id}: reset(seed=1) returned {_describe(began)}; it must return two values, "
             "observation and info"
         )
-    form, mask, action = formats_of(env_id, env, settings)
+    form, mask, action = formats_of(env_id, *spaces_of(env_id, env), settings)
     _check_obs(env_id, "reset", obs, began[0], form)
     allowed = None
     if mask is not None:

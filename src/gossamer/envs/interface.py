@@ -15,24 +15,25 @@ from gossamer.envs.atari import (
     emulator_arguments,
     is_atari,
 )
+from gossamer.envs.episodes import Formats, formats_of
 from gossamer.envs.families import registered_spec
 from gossamer.envs.gym import gym_spec, refuse_of_others
 from gossamer.envs.making import (
     close_env,
     make_gym_env,
     module_of,
-    space_of,
+    spaces_of,
     time_limit,
 )
-from gossamer.envs.masks import MASK, mask_format
-from gossamer.envs.registry import read_spec
+from gossamer.envs.masks import MASK
+from gossamer.envs.registry import masked_as, read_spec
+from gossamer.envs.settings import EnvConfig
 from gossamer.envs.spaces import (
     NestedFormat,
     action_format,
     choices_of,
     dict_of,
     frames_format,
-    obs_format,
     parts_in,
     space_at,
 )
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from gossamer.envs.masks import MaskFormat
-    from gossamer.envs.settings import EnvConfig
     from gossamer.envs.spaces import ActionFormat, ObsFormat
     from gossamer.spec import ActionSpec, EnvSpec
 
@@ -90,8 +90,7 @@ def read_interface(
         return spec, interface_of(
             env_id,
             _making(env_id, env) | _guard(settings.stuck_steps),
-            space_of(env_id, env, "observation_space"),
-            space_of(env_id, env, "action_space"),
+            *spaces_of(env_id, env),
             spec,
         )
     finally:
@@ -124,14 +123,12 @@ def interface_of(
 
     `spec` says where it tells which actions are allowed, if it does.
     """
-    stacked = is_atari(env_id) and len(obs_space.shape or ()) == 4
-    masked_from, joint = (
-        ("", False) if spec is None else (spec.mask_from, spec.mask_form == "joint")
-    )
-    hidden = MASK if masked_from else ""
-    obs = frames_format(obs_space) if stacked else obs_format(env_id, obs_space, without=hidden)
-    mask = mask_format(env_id, masked_from, action_space, joint=joint) if masked_from else None
-    action = action_format(env_id, action_space, joint=joint)
+    if is_atari(env_id) and len(obs_space.shape or ()) == 4:
+        formats = Formats(frames_format(obs_space), None, action_format(env_id, action_space))
+    else:
+        settings = EnvConfig() if spec is None else masked_as(EnvConfig(mask="auto"), spec)
+        formats = formats_of(env_id, obs_space, action_space, settings)
+    obs, mask, action = formats
     observation: dict[str, Any] = {}
     if isinstance(obs, NestedFormat):
         observation["leaves"] = [

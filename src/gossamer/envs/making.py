@@ -260,6 +260,11 @@ def space_of(env_id: str, env: Any, name: str) -> Any:
         raise failed(env_id, f"fails in {name}", error) from error
 
 
+def spaces_of(env_id: str, env: Any) -> tuple[Any, Any]:
+    """Return an environment's spaces of observations and of actions; ConfigError if it lacks one."""
+    return space_of(env_id, env, "observation_space"), space_of(env_id, env, "action_space")
+
+
 def close_env(env_id: str, env: Any) -> None:
     """Close an environment; where that fails, one line tells it, and nothing else is lost."""
     try:
