@@ -232,7 +232,7 @@ class Form:
 
 
 def _refuse(layout: Layout, num_places: int, state: dict[str, Any], what: str) -> None:
-    held = {name[5:]: x for name, x in state.items() if name.startswith("ring.")}
+    held = without_prefix(state, "ring.")
     alike = held.keys() == layout.fields.keys() and all(
         (tuple(x.shape[1:]), x.dtype) == layout.fields[name] for name, x in held.items()
     )

@@ -24,6 +24,7 @@ from gossamer.roles.slot_rows import ActedRows, Rows
 from gossamer.spec import copy_obs, leaf_field, leaves_of, map_obs, nested_obs, obs_at
 from gossamer.system import devices
 from gossamer.system.graphs import Graphs
+from gossamer.system.prefixes import without_prefix
 from gossamer.types import Trajectory, fields_of
 
 if TYPE_CHECKING:
@@ -392,7 +393,7 @@ class Actor:
 
     def _bring_back(self, group: Group, prefix: str, state: dict[str, Any]) -> bool:
         """Play a group's episodes again; return whether it came to where it was."""
-        held = {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
+        held = without_prefix(state, prefix)
         group.episodes = held["episodes"].numpy().copy()
         logs = [x.numpy() for x in held["logs"].split(held["log_lengths"].tolist())]
         try:
