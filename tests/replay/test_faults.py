@@ -57,13 +57,13 @@ def test_what_is_not_finite_costs_one_update_however_much_is_replayed(field):
     for _ in range(20):
         learner.learn_version()
     assert learner.nonfinite_updates == (field != "value")  # which laser does not look at
-    metrics = mix.take_metrics(updates_per_version=1)
+    metrics = mix.take_metrics()
     assert metrics["replay/nonfinite_columns"] == 1.0
     assert metrics["replay/ratio"] > 1.0
     again, _, _ = make_mix(UniformSettings(), columns=8)
     again.load_state_dict(mix.state_dict())
     again.sample()
-    assert again.take_metrics(updates_per_version=1)["replay/nonfinite_columns"] == 1.0
+    assert again.take_metrics()["replay/nonfinite_columns"] == 1.0
     again.close()
     learner.close()
 
@@ -210,7 +210,7 @@ def test_two_replays_of_a_kind_are_told_apart_and_their_metrics_explained(tmp_pa
     )
     mix, *_ = make_mix(near, UniformSettings(), spread)
     take(mix, 3)
-    metrics = mix.take_metrics(updates_per_version=1)
+    metrics = mix.take_metrics()
     names = {name.removeprefix("replay/") for name in metrics}
     distances = {"distance_p10", "distance_p50", "distance_p90", "distance_chosen"}
     ours = {f"{kind}_{one}" for kind in ("elite", "elite_2") for one in ("columns", *distances)}

@@ -274,7 +274,8 @@ def test_the_age_is_of_columns_of_ones_own():
     for _ in range(8):
         mix.sample()
         mix.release()
-    metrics = mix.take_metrics(updates_per_version=5)
+    other.updates_per_batch = 5
+    metrics = mix.take_metrics()
     assert metrics["replay/ratio"] > 1.0
     assert 5.0 <= metrics["replay/age_updates"] <= 15.0
     mix.close()

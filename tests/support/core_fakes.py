@@ -222,7 +222,7 @@ class ListReplay:
     def release(self):
         self.released += 1
 
-    def take_metrics(self, *, updates_per_version):
+    def take_metrics(self):
         return {}
 
     def state_dict(self):

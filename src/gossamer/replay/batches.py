@@ -310,9 +310,9 @@ class BatchSource:
         finally:
             self.seconds["work"] += time.perf_counter() - began
 
-    def take_metrics(self, *, updates_per_version: int) -> dict[str, float]:
-        """Return what was replayed since the last call; the learner makes so many updates of a batch."""
-        return self._tally.take(updates_per_version)
+    def take_metrics(self) -> dict[str, float]:
+        """Return what was replayed since the last call."""
+        return self._tally.take()
 
     def _wait(self, coming: Future[T]) -> T:
         if coming.done():

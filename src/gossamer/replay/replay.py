@@ -146,7 +146,7 @@ class Replay:
         self._rng = np.random.default_rng(seed)
         self.newest = -1
         """Place of one of the columns stored last; -1 before the first."""
-        self._updates_per_batch = updates_per_batch
+        self.updates_per_batch = updates_per_batch
         # Places of the columns sampled last, and what was read there.
         self._sampled: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         ours = type(settings).__module__.startswith("gossamer.")
@@ -209,7 +209,7 @@ class Replay:
     @property
     def updates(self) -> int:
         """Updates that were made with replayed columns so far."""
-        return self.draws * self._updates_per_batch
+        return self.draws * self.updates_per_batch
 
     @property
     def _keeps_features(self) -> bool:
@@ -433,14 +433,15 @@ class Tally:
             self._ages += float((online.version.double().mean() - columns.version[own]).sum())
         self._replayed += last - online.num_columns
 
-    def take(self, updates_per_version: int) -> dict[str, float]:
+    def take(self) -> dict[str, float]:
         """Return metrics of what was counted since the last call, distances as they were last."""
         if not self._online:
             return {}
         metrics = {"replay/ratio": self._replayed / self._online}
         metrics["replay/nonfinite_columns"] = float(self.nonfinite)
         if self._own:
-            metrics["replay/age_updates"] = self._ages / self._own * updates_per_version
+            each = self._shares[0].replay.updates_per_batch
+            metrics["replay/age_updates"] = self._ages / self._own * each
         so_far: Counter[str] = Counter()
         for one in self._picked:
             so_far[one.name] += 1

@@ -372,7 +372,7 @@ class Learner:
         means["learner/learning_rate"] = self._learning_rate
         means["learner/nonfinite_updates"] = float(self.nonfinite_updates)
         means |= self.outer_step.take_metrics()
-        means |= self.replay.take_metrics(updates_per_version=self.updates_per_version)
+        means |= self.replay.take_metrics()
         return means | (self.mixer.take_metrics() if self.mixer is not None else {})
 
     def close(self) -> None:
