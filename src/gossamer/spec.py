@@ -237,11 +237,6 @@ class EnvSpec:
         """Shape of an observation that is one array."""
         return self.leaf.shape
 
-    @property
-    def obs_kind(self) -> LeafKind:
-        """Kind of an observation that is one array."""
-        return self.leaf.kind
-
     def obs_of(self, arrays: Mapping[str, X]) -> Obs[X]:
         """Return arrays by leaf as observations of this environment."""
         return (

@@ -22,7 +22,7 @@ def make(env_id="BreakoutNoFrameskip-v4", num_envs=3, settings=SMALL, per_seed=N
 
 def test_specs_say_what_the_protocols_are():
     old = read_spec("PongNoFrameskip-v4", EnvConfig())
-    assert (old.obs_shape, old.obs_kind) == ((4, 84, 84), "pixels")
+    assert (old.obs_shape, old.leaf.kind) == ((4, 84, 84), "pixels")
     assert (old.action.kind, old.action.sizes) == ("categorical", (6,))
     assert (old.max_episode_steps, old.action_repeat, old.leaf.stack_padding) == (27_000, 4, "zero")
     assert old.exact_resume

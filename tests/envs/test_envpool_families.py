@@ -164,7 +164,7 @@ def test_a_mask_that_forbids_everything_says_where() -> None:
 def test_vizdoom_chooses_one_combination_of_buttons() -> None:
     spec, interface = read_interface("envpool:D1Basic-v1", AUTO)
     assert (spec.action.kind, spec.action.sizes) == ("categorical", (6,))
-    assert (spec.obs_kind, spec.obs_shape) == ("pixels", (4, 84, 84))
+    assert (spec.leaf.kind, spec.obs_shape) == ("pixels", (4, 84, 84))
     assert interface.environment["arguments"]["use_combined_action"] is True
 
 

@@ -202,7 +202,7 @@ def test_every_supported_observation_space(monkeypatch, observation, shape, kind
     monkeypatch.setattr(counting_envs, "made", make_one, raising=False)
     envs = make("counting_envs:made", 2)
     assert envs.spec.obs_shape == shape
-    assert envs.spec.obs_kind == kind
+    assert envs.spec.leaf.kind == kind
     obs = envs.start(np.zeros(2, np.int64))
     assert obs.shape == (2, *shape)
     assert obs.dtype == (np.uint8 if kind == "pixels" else np.float32)

@@ -32,7 +32,7 @@ def rows(spec, r, b, *, seed=0, core_units=0):
     """Inputs of a policy: observations, starts, core state, last actions and rewards."""
     gen = torch.Generator().manual_seed(seed)
     shape = (r, b, *spec.obs_shape)
-    if spec.obs_kind == "pixels":
+    if spec.leaf.kind == "pixels":
         obs = torch.randint(0, 256, shape, generator=gen, dtype=torch.uint8)
     else:
         obs = torch.randn(shape, generator=gen)

@@ -19,7 +19,7 @@ def question(policy, columns):
         last_action = torch.randn(last_action.shape, generator=draw)
     obs = torch.randint(0, 200, (1, columns, *spec.obs_shape), generator=draw)
     return (
-        obs.to(torch.uint8 if spec.obs_kind == "pixels" else torch.float32),
+        obs.to(torch.uint8 if spec.leaf.kind == "pixels" else torch.float32),
         torch.rand(1, columns, generator=draw) < 0.5,
         torch.randn(policy.core_units, columns, generator=draw),
         last_action,

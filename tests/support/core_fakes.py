@@ -144,7 +144,7 @@ def random_batch(spec, t, b, *, seed=0, off_policy=0.5, core_units=0) -> Batch:
     """
     gen = torch.Generator().manual_seed(seed)
     x = empty_trajectory(spec, unroll_length=t, num_columns=b, core_units=core_units)
-    if spec.obs_kind == "pixels":
+    if spec.leaf.kind == "pixels":
         x.obs.copy_(torch.randint(0, 256, x.obs.shape, generator=gen))
     else:
         x.obs.copy_(torch.randn(x.obs.shape, generator=gen))
