@@ -36,7 +36,7 @@ def test_numbers_are_plain_and_may_need_a_task_and_a_reset(workers):
     envs = make("NeedsTask", workers)
     rolling = Rolling(envs).start()
     rolling.step(random_actions(envs, 1)[0])
-    seeds = [Tasks(seed=3, count=100).seed_of(i) for i in range(4)]
+    seeds = [Tasks(seed=3, count=100).seed_of(i) for i in range(10, 14)]
     expected = [{"pays": seed % 1000, "first": seed % 2, "steps": 1} for seed in seeds]
     assert infos(envs) == expected
     assert {type(x) for info in infos(envs) for x in info.values()} == {float}
@@ -96,7 +96,7 @@ def test_workers_are_not_asked_for_tasks_they_keep():
     for process in envs.processes:
         process.kill()
         process.join()
-    assert envs.tasks().tolist() == [0, 1, 2, 3]
+    assert envs.tasks().tolist() == [10, 11, 12, 13]
     envs.close()
 
 

@@ -46,10 +46,8 @@ def refuse_tasks(config: TrainConfig, spec: EnvSpec, num_envs: int) -> None:
         )
 
 
-def training_tasks(
-    config: TrainConfig, spec: EnvSpec, rank: int = 0, first_env: int = 0, *, num_envs: int = 0
-) -> Tasks:
-    """Return which tasks a learner's environments play, from number `first_env` of its own on.
+def training_tasks(config: TrainConfig, spec: EnvSpec, *, num_envs: int = 0) -> Tasks:
+    """Return which tasks learners' environments play.
 
     A resumed run has the `num_envs` it began with; 0: what a new run would have.
     """
@@ -60,7 +58,6 @@ def training_tasks(
     return Tasks(
         seed=config.seed if config.env.task_seed is None else config.env.task_seed,
         count=config.num_learners * per_learner,
-        first_env=rank * num_envs + first_env,
         envs_per_task=num_envs // per_learner,
     )
 

@@ -160,12 +160,9 @@ def build_env_groups(
     """
     seed = stream_seed(config.seed, rank, "envs", restarts) if restarts else config.seed
     bounds = list(itertools.pairwise(group_bounds(plan)))
+    tasks = training_tasks(config, spec, num_envs=plan.num_envs)
     parts = [
-        Part(
-            last - first,
-            rank * plan.num_envs + first,
-            training_tasks(config, spec, rank, first, num_envs=plan.num_envs),
-        )
+        Part(last - first, rank * plan.num_envs + first, tasks)
         for first, last in (bounds if only is None else bounds[only.start : only.stop])
     ]
     workers = plan.env_workers or config.env.workers

@@ -245,7 +245,7 @@ class Episodes:
 
     def _reset(self, i: int) -> None:
         if set_task := self._families[i].set_task:
-            number = self._tasks.number(i, self._episode[i])
+            number = self._tasks.number(self._seeds.first_env + i, self._episode[i])
             if number != self.task[i]:
                 set_task(self._tasks.seed_of(number))
                 self.task[i] = number

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,14 +62,12 @@ class SeedStream:
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Which task of a family each environment of a group plays, and what seed stands for it."""
+    """Which task of a family each of the run's environments plays, and what seed stands for it."""
 
     seed: int
     """Seed that the tasks of a run are drawn from."""
     count: int
     """Tasks there are."""
-    first_env: int = 0
-    """Index, among the run's environments, of the group's first."""
     envs_per_task: int = 1
     """Neighbouring environments that play the same task."""
     stride: int = 0
@@ -80,19 +78,15 @@ class Tasks:
     """Drawn from seeds that training never uses."""
 
     def number(self, env: int, episode: int) -> int:
-        """Return the task, in [0, count), of an episode of the group's environment number `env`."""
-        own = (self.first_env + env) // self.envs_per_task
+        """Return the task, in [0, count), of an episode of environment number `env`."""
         num_played = self.num_played or self.count
-        return (own + self.stride * episode) % num_played * self.count // num_played
+        own = env // self.envs_per_task + self.stride * episode
+        return own % num_played * self.count // num_played
 
     def seed_of(self, number: int) -> int:
         """Return the seed that stands for a task."""
         stream = HELD_OUT_TASKS if self.held_out else TRAINING_TASKS
         return episode_seed(self.seed, stream, number, 0)
-
-    def part(self, first: int) -> Tasks:
-        """Return the tasks of the environments from number `first` of the group on."""
-        return replace(self, first_env=self.first_env + first)
 
 
 ONE_TASK = Tasks(seed=0, count=1)
@@ -115,7 +109,7 @@ class WithoutTasks:
 
 @dataclass(frozen=True)
 class Part:
-    """What differs between groups of environments of one run."""
+    """A group of environments of one run."""
 
     num_envs: int
     """N, at least 1."""

@@ -259,7 +259,7 @@ def gym_workers(
                 make_env,
                 num_envs=size,
                 seeds=own_seeds.part(i * size),
-                tasks=part.tasks.part(i * size),
+                tasks=part.tasks,
                 settings=own,
             )
             for i in range(num_workers)
@@ -479,7 +479,8 @@ class WorkerEnvs:
         if not self.spec.family:
             return np.zeros(self.num_envs, np.int64)
         if not self._part.tasks.stride:
-            return np.array([self._part.tasks.number(i, 0) for i in range(self.num_envs)])
+            first = self._part.first_env
+            return np.array([self._part.tasks.number(first + i, 0) for i in range(self.num_envs)])
         return np.concatenate([task for task, _, _ in self._ask()])
 
     def episode_info(self, env: int) -> dict[str, float]:
