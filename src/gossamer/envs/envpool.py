@@ -56,29 +56,7 @@ class EnvpoolEnvs(WithoutTasks):
     ):
         name = env_id.removeprefix("envpool:")
         envpool = _import_envpool(env_id)
-        refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
-        protocol: AtariProtocol | None = None
-        if suite_of(env_id) == "atari":
-            protocol = atari_protocol(env_id, settings)
-            if not protocol.grayscale and protocol.frame_stack > 10:
-                raise ConfigError(f"{flag_of('frame_stack')} above 10 needs grey frames in EnvPool")
-            if protocol.frame_skip == 1:
-                game = name.removesuffix("-v5")
-                raise ConfigError(
-                    f"{flag_of('frame_skip')} 1 does not apply to {env_id}: EnvPool merges all frames of an episode then; use "
-                    f"{game}NoFrameskip-v4"
-                )
-            stuck_steps = protocol.stuck_steps
-        else:
-            refuse_settings(
-                env_id,
-                settings,
-                (*FAMILIES_ONLY, "family", "episode_info"),
-                "it is not a family of tasks",
-            )
-            stuck_steps = refuse_of_others(env_id, settings).stuck_steps
-        if stuck_steps:
-            raise ConfigError(_no_guard(env_id))
+        protocol = _atari_protocol(env_id, settings)
         known: list[str] = envpool.list_all_envs()
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
@@ -238,6 +216,36 @@ class EnvpoolEnvs(WithoutTasks):
         self._envs.close()
 
 
+def _atari_protocol(env_id: str, settings: EnvConfig) -> AtariProtocol | None:
+    """Return the protocol of an Atari game, None of others; refuse what EnvPool does not do."""
+    refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
+    protocol = None
+    if suite_of(env_id) == "atari":
+        protocol = atari_protocol(env_id, settings)
+        if not protocol.grayscale and protocol.frame_stack > 10:
+            raise ConfigError(f"{flag_of('frame_stack')} above 10 needs grey frames in EnvPool")
+        if protocol.frame_skip == 1:
+            game = env_id.removeprefix("envpool:").removesuffix("-v5")
+            raise ConfigError(
+                f"{flag_of('frame_skip')} 1 does not apply to {env_id}: EnvPool merges all frames of an episode then; use "
+                f"{game}NoFrameskip-v4"
+            )
+    else:
+        refuse_settings(
+            env_id,
+            settings,
+            (*FAMILIES_ONLY, "family", "episode_info"),
+            "it is not a family of tasks",
+        )
+        refuse_of_others(env_id, settings)
+    if settings.stuck_steps:
+        raise ConfigError(
+            f"{flag_of('stuck_steps')} does not apply to {env_id}: EnvPool cannot be told to end an "
+            "episode; leave it out, and use --max-episode-steps"
+        )
+    return protocol
+
+
 @contextmanager
 def _without_remarks() -> Generator[None]:
     """Context without what Gymnasium remarks on bounds in float64 that EnvPool writes into float32 spaces."""
@@ -333,13 +341,6 @@ def _import_envpool(env_id: str) -> Any:
     except ImportError as error:
         raise MissingExtra(f"{env_id} needs EnvPool", "envpool") from error
     return envpool  # pyright: ignore[reportUnknownVariableType]
-
-
-def _no_guard(env_id: str) -> str:
-    return (
-        f"{flag_of('stuck_steps')} does not apply to {env_id}: EnvPool cannot be told to end an "
-        "episode; leave it out, and use --max-episode-steps"
-    )
 
 
 def atari_options(protocol: AtariProtocol) -> dict[str, Any]:
