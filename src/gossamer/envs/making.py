@@ -354,8 +354,8 @@ def _registered_ids() -> list[str]:
     ]
 
 
-def nearest_ids(env_id: str, num_ids: int = 3) -> list[str]:
-    """Return known ids spelt like this one: those of the same name, newest first, then similar."""
+def nearest_ids(env_id: str) -> list[str]:
+    """Return up to three known ids spelt like this one: those of the same name, newest first, then similar."""
     known = known_ids()
     if exact := [name for name in known if name != env_id and name.lower() == env_id.lower()]:
         return exact
@@ -363,8 +363,8 @@ def nearest_ids(env_id: str, num_ids: int = 3) -> list[str]:
     same = [name for name in known if _bare_name(name) == wanted]
     same.sort(key=_version, reverse=True)
     folded = {name.lower(): name for name in known}
-    similar = difflib.get_close_matches(env_id.lower(), folded, n=num_ids)
-    return list(dict.fromkeys([*same, *(folded[name] for name in similar)]))[:num_ids]
+    similar = difflib.get_close_matches(env_id.lower(), folded, n=3)
+    return list(dict.fromkeys([*same, *(folded[name] for name in similar)]))[:3]
 
 
 def _version(env_id: str) -> int:
