@@ -321,14 +321,12 @@ def _with_mask(env_id: str, spaces: tuple[Any, Any], told: Told, settings: EnvCo
     if settings.mask in (None, "off"):
         return settings
     info = {} if told.legal is None else {MASK: np.zeros(told.legal, np.bool_)}
-    source, form = find_mask(env_id, *spaces, info, settings)
-    if source != "off":
-        return replace(settings, mask=source, mask_form=form)
-    if settings.mask == "info":
+    found = find_mask(env_id, *spaces, info, settings)
+    if found is settings and settings.mask == "info":
         raise ConfigError(
             f"--env.mask info: {env_id} has no {LEGAL_MASK} in its info; use --env.mask observation, or off"
         )
-    return replace(settings, mask="off") if settings.mask == "auto" else settings
+    return found
 
 
 def _unmade(env_id: str, error: BaseException) -> ConfigError:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import traceback
 from contextlib import suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -99,12 +98,9 @@ def with_mask(env_id: str, env: Any, settings: EnvConfig) -> tuple[EnvConfig, tu
             family.set_task(1)
         _, told = env.reset(seed=1)
         info = dict(told)
-    source, form = find_mask(env_id, *spaces_of(env_id, env), info, settings)
-    if source != "off":
-        return replace(settings, mask=source, mask_form=form), ()
-    if settings.mask != "auto":  # where one was asked for, its first reset says what is missing
-        return settings, ()
-    return replace(settings, mask="off"), tuple(unread_masks(env_id, env, info))
+    # Where one was asked for and is missing, the first reset says so.
+    found = find_mask(env_id, *spaces_of(env_id, env), info, settings)
+    return found, tuple(unread_masks(env_id, env, info)) if found.mask == "off" else ()
 
 
 class Episodes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -330,19 +330,22 @@ def mask_format(
 
 def find_mask(
     env_id: str, obs_space: Any, action_space: Any, info: Mapping[str, Any], given: EnvConfig
-) -> tuple[MaskSource | Literal["off"], Literal["parts", "joint"] | None]:
-    """Return where an environment says what it allows ("off": nowhere that is known), and of what its masks tell.
+) -> EnvConfig:
+    """Return settings that say where an environment tells what it allows, and of what its masks tell.
+
+    If it does so nowhere that is known, "auto" becomes "off", and other settings stay as they are.
 
     Args:
         env_id: of the environment.
         obs_space: of its observations.
         action_space: of its actions.
         info: of a reset.
-        given: what settings say of it.
+        given: settings that leave some of that to be found.
 
     Raises:
         ConfigError: it says something that does not fit its actions.
     """
+    none = replace(given, mask="off") if given.mask == "auto" else given
     source: MaskSource = "observation"
     held: Any = dict_of(obs_space)
     if MASK in held and given.mask != "info":
@@ -350,10 +353,10 @@ def find_mask(
     elif MASK in info and given.mask != "observation":
         source, said = "info", info[MASK]
     else:
-        return "off", None
+        return none
     action = action_format(env_id, action_space).spec
     if not action.choices:
-        return "off", None
+        return none
     joint = given.mask_form == "joint"
     if given.mask_form is None and len(action.sizes) > 1 and _shape(said) == action.sizes:
         if action.sizes == (2, 2):
@@ -371,7 +374,7 @@ def find_mask(
         raise ConfigError(
             f"{env_id}: in its {place}, {error}; if it is no mask of actions: --env.mask off"
         ) from None
-    return source, "joint" if joint else "parts"
+    return replace(given, mask=source, mask_form="joint" if joint else "parts")
 
 
 def unread_masks(env_id: str, env: Any, info: Mapping[str, Any]) -> Iterator[str]:
