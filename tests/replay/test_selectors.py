@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.replay.distances import choose, distances, draw, multiplier_at
+from gossamer.replay.distances import choose, distances, draw
+from gossamer.replay.selectors.elite import EliteSettings
 
 STRATEGIES = ["nearest", "stratified", "least_used", "stratified_least_used"]
 candidates = st.integers(1, 40).flatmap(
@@ -73,10 +74,11 @@ def test_a_product_that_is_whole_but_for_rounding_is_whole():
 
 
 def test_the_multiplier_falls_linearly_to_one():
-    at = [multiplier_at(i, first=5.0, anneal_updates=8) for i in range(12)]
+    falls = EliteSettings(candidate_multiplier=5.0, anneal_updates=8)
+    at = [falls.multiplier(i) for i in range(12)]
     assert at[:9] == pytest.approx([5.0, 4.5, 4.0, 3.5, 3.0, 2.5, 2.0, 1.5, 1.0])
     assert at[8:] == [1.0] * 4
-    assert multiplier_at(0, first=5.0, anneal_updates=0) == 1.0
+    assert EliteSettings(candidate_multiplier=5.0, anneal_updates=0).multiplier(0) == 1.0
 
 
 def slow_distance(now, then, kind, order):

@@ -19,19 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def multiplier_at(updates: int, *, first: float, anneal_updates: int) -> float:
-    """Return how many candidates are drawn for each one wanted: `first`, falling linearly to 1.
-
-    Args:
-        updates: of all batches sampled so far.
-        first: multiplier of the first batch, >= 1.
-        anneal_updates: updates until it is 1; 0: from the start.
-    """
-    if updates >= anneal_updates:
-        return 1.0
-    return first + (1.0 - first) * updates / anneal_updates
-
-
 def draw(
     rng: np.random.Generator, held: int, wanted: int, multiplier: float = 1.0
 ) -> NDArray[np.int64]:

@@ -91,9 +91,8 @@ class EliteSettings(Selector):
         return distances(now, like, self.distance, self.norm_order).numpy()
 
     def multiplier(self, updates: int) -> float:
-        """Return how many candidates are drawn for each column that is needed."""
-        from gossamer.replay.distances import multiplier_at
-
-        return multiplier_at(
-            updates, first=self.candidate_multiplier, anneal_updates=self.anneal_updates
-        )
+        """Return how many candidates are drawn for each column that is needed, after so many updates."""
+        if updates >= self.anneal_updates:
+            return 1.0
+        first = self.candidate_multiplier
+        return first + (1.0 - first) * updates / self.anneal_updates
