@@ -20,7 +20,7 @@ from gossamer.envs.registry import read_spec
 from gossamer.machine import threads
 from gossamer.record.folder import RunFolder
 from gossamer.record.window import WINDOW, Window
-from gossamer.roles.evaluator import play
+from gossamer.roles.evaluation import play
 from gossamer.run.checkpoint_contents import from_disk
 from gossamer.run.load_policy import policy_and_checkpoint
 from gossamer.system.cores import num_cores

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import gossamer
-from gossamer.roles.evaluator import Evaluation
+from gossamer.roles.evaluation import Evaluation
 from gossamer.roles.inference import Carried
 from gossamer.run.train import TrainResult
 from gossamer.types import PolicyOutput

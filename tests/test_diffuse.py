@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gossamer.config import parse_train, resolve, to_dict
-from gossamer.roles.evaluator import Evaluation
+from gossamer.roles.evaluation import Evaluation
 
 DIFFUSE: dict[str, Any] = runpy.run_path(
     str(Path(__file__).parents[1] / "benchmarks" / "diffuse.py"), run_name="diffuse"

@@ -10,7 +10,7 @@ import pytest
 from gossamer.errors import RunFailed
 from gossamer.export.card import model_card
 from gossamer.export.recording import Arrays, Recording, check
-from gossamer.roles.evaluator import Evaluation
+from gossamer.roles.evaluation import Evaluation
 
 T, B = 5, 3
 

@@ -15,7 +15,7 @@ from sessions import fast
 
 from gossamer.policies.settings import EncoderConfig
 from gossamer.roles.actor import Actor
-from gossamer.roles.evaluator import Steps, play
+from gossamer.roles.evaluation import Steps, play
 from gossamer.spec import ActionSpec, Leaf
 from gossamer.system import devices
 from gossamer.types import STORED, empty_trajectory

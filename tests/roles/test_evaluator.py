@@ -15,16 +15,8 @@ from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadBoard
-from gossamer.roles.evaluator import (
-    Contest,
-    Evaluation,
-    EvaluationEpisodes,
-    Evaluator,
-    Interrupted,
-    Source,
-    play,
-    play_trials,
-)
+from gossamer.roles.evaluation import Evaluation, EvaluationEpisodes, Interrupted, play, play_trials
+from gossamer.roles.evaluator import Contest, Evaluator, Source
 
 
 def evaluated(policy, make_envs, *, episodes, **how):

@@ -8,7 +8,8 @@ import torch
 from core_fakes import CountingEnvs, small_policy
 
 from gossamer.links.stopping import StopSignal
-from gossamer.roles.evaluator import EvaluationEpisodes, Evaluator, Source
+from gossamer.roles.evaluation import EvaluationEpisodes
+from gossamer.roles.evaluator import Evaluator, Source
 
 SETTINGS = {"normalize_obs": True, "value_norm": True}
 

@@ -21,7 +21,8 @@ from gossamer.config import TrainConfig, make_config
 from gossamer.machine import threads
 from gossamer.record import checkpoint
 from gossamer.record.checkpoint import CheckpointStore, Score, UnreadableError
-from gossamer.roles.evaluator import Contest, Evaluation, Interrupted, Source, play_trials
+from gossamer.roles.evaluation import Evaluation, Interrupted, play_trials
+from gossamer.roles.evaluator import Contest, Source
 from gossamer.run.best_policy import BestPolicy
 from gossamer.run.evaluate import evaluate
 from gossamer.run.train import train

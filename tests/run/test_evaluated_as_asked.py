@@ -18,7 +18,8 @@ from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError
 from gossamer.links.stopping import StopSignal
 from gossamer.record.checkpoint import CheckpointStore
-from gossamer.roles.evaluator import Evaluation, Evaluator, Source
+from gossamer.roles.evaluation import Evaluation
+from gossamer.roles.evaluator import Evaluator, Source
 from gossamer.run.train import train
 
 

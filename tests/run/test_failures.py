@@ -200,7 +200,7 @@ def test_an_error_of_the_evaluator_ends_the_run(
     def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("gossamer.roles.evaluator.play", broken)
+    monkeypatch.setattr("gossamer.roles.evaluation.play", broken)
     code = train(
         "CartPole-v1", tmp_path / "a run", "--evaluation.every-seconds", "0.01", steps=10**7
     )

@@ -12,7 +12,8 @@ from fake_placement import FakePlacement
 
 from gossamer.record.checkpoint import BEST, CANDIDATE, CheckpointStore
 from gossamer.roles.acting_group import Episode
-from gossamer.roles.evaluator import Evaluation, Source
+from gossamer.roles.evaluation import Evaluation
+from gossamer.roles.evaluator import Source
 from gossamer.run.best_policy import BestPolicy
 from gossamer.run.checkpoint_contents import RunPolicies
 

@@ -11,7 +11,8 @@ from fake_placement import FakePlacement
 
 from gossamer.record.checkpoint import BEST, CANDIDATE
 from gossamer.record.exits import ON_ROW, Exit
-from gossamer.roles.evaluator import Evaluation, Interrupted, Source
+from gossamer.roles.evaluation import Evaluation, Interrupted
+from gossamer.roles.evaluator import Source
 from gossamer.run import evaluations as evaluations_module
 
 STOPPED = Exit("stopped", "SIGINT")

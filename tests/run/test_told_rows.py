@@ -10,7 +10,8 @@ from fake_placement import FakePlacement, Supervised
 from runs import SMALL, rows_of
 
 import gossamer
-from gossamer.roles.evaluator import Evaluation, Source
+from gossamer.roles.evaluation import Evaluation
+from gossamer.roles.evaluator import Source
 from gossamer.run.placements import metric_rows as rows_module
 from gossamer.run.placements.metric_rows import OTHERS_ROW_SECONDS, Rows
 from gossamer.run.scoring import best_of

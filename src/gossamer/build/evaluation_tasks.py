@@ -11,7 +11,7 @@ from gossamer.config.cores import GPU_IMAGE_ENVS, IMAGE_ENVS, VECTOR_ENVS
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.seeding import EVALUATION_RANK, ONE_TASK, Tasks
 from gossamer.errors import ConfigError
-from gossamer.roles.evaluator import EvaluationEpisodes
+from gossamer.roles.evaluation import EvaluationEpisodes
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig

@@ -12,7 +12,7 @@ from gossamer.system.reading import clipped, visible
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gossamer.roles.evaluator import Evaluation
+    from gossamer.roles.evaluation import Evaluation
 
 MAX_ROWS = 60
 """Most settings that a card lists; config.json has all."""

@@ -14,7 +14,7 @@ import torch
 from gossamer.errors import RunFailed
 from gossamer.export.step import input_of, outputs_of
 from gossamer.policies.actor_critic import MASKED
-from gossamer.roles.evaluator import Interrupted
+from gossamer.roles.evaluation import Interrupted
 from gossamer.roles.inference import Inference, nothing_carried, take_step
 from gossamer.spec import leaves_of
 

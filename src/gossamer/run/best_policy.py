@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gossamer.record.checkpoint import CheckpointStore, Scored
-    from gossamer.roles.evaluator import Evaluation, Evaluator
+    from gossamer.roles.evaluation import Evaluation
+    from gossamer.roles.evaluator import Evaluator
     from gossamer.run.checkpoint_contents import Identity
     from gossamer.run.recorder import Recorder
 

@@ -11,7 +11,7 @@ from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.record.checkpoint import BEST, UnreadableError
 from gossamer.record.runs import VIDEOS
-from gossamer.roles.evaluator import Interrupted
+from gossamer.roles.evaluation import Interrupted
 from gossamer.run.checkpoint_contents import ScoredPolicy, facts_of, policy_of
 from gossamer.run.video_or_window import record_video
 from gossamer.system.reading import visible

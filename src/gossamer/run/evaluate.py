@@ -19,7 +19,7 @@ from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND
 from gossamer.record.terminal import is_live
-from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
+from gossamer.roles.evaluation import Evaluation, Interrupted, play_trials
 from gossamer.run.load_policy import config_of, policy_and_checkpoint, whose, whose_in_words
 from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, tell
 from gossamer.run.video_or_window import record_video, show_episode

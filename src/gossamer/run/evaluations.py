@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gossamer.machine import threads
 from gossamer.record.exits import ON_ROW
-from gossamer.roles.evaluator import Interrupted
+from gossamer.roles.evaluation import Interrupted
 from gossamer.run.placements.loop_overlapped import JOIN_SECONDS, start_thread
 from gossamer.run.stopping import Overdue
 from gossamer.system.devices import on_own_stream

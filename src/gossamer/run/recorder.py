@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Score
     from gossamer.record.folder import RunFolder
     from gossamer.roles.acting_group import Episode
-    from gossamer.roles.evaluator import Evaluation, Source
+    from gossamer.roles.evaluation import Evaluation
+    from gossamer.roles.evaluator import Source
 
 
 DRIFT_SECONDS = 60.0

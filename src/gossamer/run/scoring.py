@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import CheckpointStore, Scored
-    from gossamer.roles.evaluator import Contest, Evaluation, Evaluator, Source
+    from gossamer.roles.evaluation import Evaluation
+    from gossamer.roles.evaluator import Contest, Evaluator, Source
     from gossamer.run.best_videos import BestVideos
     from gossamer.run.host_protocol import Placement
     from gossamer.run.recorder import Recorder

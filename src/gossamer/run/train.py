@@ -36,7 +36,7 @@ from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.record.requests import Requests
-from gossamer.roles.evaluator import Interrupted
+from gossamer.roles.evaluation import Interrupted
 from gossamer.run import resume, user_messages
 from gossamer.run.best_videos import BestVideos
 from gossamer.run.checkpoint_contents import ScoredPolicy, facts_of, from_disk, tensors_of

@@ -10,7 +10,7 @@ from gossamer.build.evaluation_tasks import training_tasks
 from gossamer.envs.render import make_render_env, without_screen
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command, same_folder
-from gossamer.roles.evaluator import play
+from gossamer.roles.evaluation import play
 from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.roles.evaluator import Evaluation
+    from gossamer.roles.evaluation import Evaluation
 
 VIDEO_FPS = 30
 FORMATS = (".mp4", ".gif")
