@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self, cast
 
 from gossamer.spec import leaf_field, leaves_of, nested_obs
 from gossamer.system import devices
@@ -29,9 +29,15 @@ Metrics = dict[str, tuple["Tensor | float", "Tensor | float"]]
 """Metric name -> (sum, count); sums and counts add over micro-batches and learners."""
 
 
-def snake_case(name: str) -> str:
-    """Return a class's name as settings write names: MyLoss becomes my_loss."""
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+class Named:
+    """Something that settings choose by its name; a class that does not name itself, such as MyLoss, is my_loss."""
+
+    name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        """Name the class."""
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
 
 class StepResult(NamedTuple):

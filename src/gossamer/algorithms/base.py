@@ -12,7 +12,7 @@ from gossamer.errors import ConfigError
 from gossamer.spec import obs_at
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.ranges import Amount, Count, Fraction
-from gossamer.types import snake_case
+from gossamer.types import Named
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -96,7 +96,7 @@ class AlgorithmState:
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class Algorithm(Named):
     """Settings that every actor-critic shares, and the hooks the learner calls."""
 
     name: ClassVar[str] = ""
@@ -136,11 +136,6 @@ class Algorithm:
     reduction: Literal["mean", "sum"] = "mean"
     """Reduction of the loss over a minibatch's valid rows: mean or sum. IMPALA's published costs and gradient clip of
     40 are for sums."""
-
-    def __init_subclass__(cls) -> None:
-        """Name an algorithm that does not name itself after its class."""
-        if "name" not in vars(cls):
-            cls.name = snake_case(cls.__name__)
 
     @classmethod
     def refuse_part(cls) -> str:

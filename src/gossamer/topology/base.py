@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Self
 from gossamer.errors import ConfigError
 from gossamer.system.importing import RAISED, failed
 from gossamer.topology import graphs
-from gossamer.types import snake_case
+from gossamer.types import Named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +38,7 @@ _ATTRIBUTES = {
 
 
 @dataclass(frozen=True)
-class Topology:
+class Topology(Named):
     """Rows of a mixing matrix over L learners, update by update."""
 
     name: ClassVar[str] = ""
@@ -59,11 +59,6 @@ class Topology:
     missing: ClassVar[str] = "reweight"
     mix_optimizer: ClassVar[bool] = False
     remix: ClassVar[bool] = False
-
-    def __init_subclass__(cls) -> None:
-        """Name a topology that does not name itself after its class."""
-        if "name" not in vars(cls):
-            cls.name = snake_case(cls.__name__)
 
     @classmethod
     def refuse_part(cls) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gossamer.system.ranges import Count, Share, Whole
-from gossamer.types import snake_case
+from gossamer.types import Named
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Selector:
+class Selector(Named):
     """A replay of some kind: how much it keeps, and which of its columns are replayed."""
 
     name: ClassVar[str] = ""
@@ -48,11 +48,6 @@ class Selector:
     """Memory that holds the replay. cpu: the host's. cuda: that of the learner's GPU. auto: the GPU's, if this replay
     and those before it in the list take at most a quarter of it; otherwise, and if the replay is shared or in a file,
     the host's."""
-
-    def __init_subclass__(cls) -> None:
-        """Name a kind that does not name itself after its class."""
-        if "name" not in vars(cls):
-            cls.name = snake_case(cls.__name__)
 
     @classmethod
     def refuse_part(cls) -> str:
