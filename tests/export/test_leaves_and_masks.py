@@ -27,11 +27,15 @@ from gossamer.envs.registry import make_vec_env, masked_as, read_spec
 from gossamer.envs.settings import EnvConfig
 from gossamer.envs.spaces import draw_actions
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.export.command import module_step
 from gossamer.export.hub import load_hub, write_policy
 from gossamer.export.metadata import describe, output_meaning
 from gossamer.export.onnx_file import onnx_bytes, onnx_step
-from gossamer.export.program import has_old_exporters, program_bytes, program_step
+from gossamer.export.program import (
+    has_old_exporters,
+    module_step,
+    program_bytes,
+    program_step,
+)
 from gossamer.export.recording import TOLERANCE, Choices, check, record
 from gossamer.export.step import OneStep, outputs_of
 from gossamer.spec import ActionSpec

@@ -18,7 +18,7 @@ from gossamer.export import hub
 from gossamer.export.card import model_card
 from gossamer.export.metadata import describe, describe_run
 from gossamer.export.onnx_file import onnx_bytes, onnx_step, refuse_without_onnx
-from gossamer.export.program import program_bytes, program_step
+from gossamer.export.program import module_step, program_bytes, program_step
 from gossamer.export.recording import ENVS, TOLERANCE, Agreement, check, record
 from gossamer.export.step import OneStep
 from gossamer.machine import same_folder, threads
@@ -28,7 +28,6 @@ from gossamer.record.metrics import plain
 from gossamer.run.evaluate import play_episodes, stop_on_interrupt, watched
 from gossamer.run.load_policy import config_of, policy_and_checkpoint
 from gossamer.run.video_or_window import record_video
-from gossamer.spec import nested_obs
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import expand, new_file, quoted, visible
 
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gossamer.config import TrainConfig
-    from gossamer.export.recording import Arrays, Recording
+    from gossamer.export.recording import Recording
     from gossamer.roles.policy import Policy
     from gossamer.run.stopping import Watch
 
@@ -223,17 +222,6 @@ def _write_hub(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return agreement
-
-
-def module_step(step: OneStep) -> Callable[[Arrays], Arrays]:
-    """Return what takes steps with a module itself."""
-
-    def take(inputs: Arrays) -> Arrays:
-        with torch.no_grad(), threads(1):
-            said = step(**nested_obs({name: torch.tensor(x) for name, x in inputs.items()}))
-        return {name: x.numpy() for name, x in said.items()}
-
-    return take
 
 
 def _video(loaded: _Loaded, folder: Path, seed: int, say: Callable[[str], None]) -> bool:

@@ -95,7 +95,11 @@ def program_bytes(step: OneStep, description: dict[str, Any]) -> bytes:
 def program_step(data: bytes) -> Callable[[Arrays], Arrays]:
     """Return what takes steps with an archive of our own making."""
     with quiet():
-        module = torch.export.load(io.BytesIO(data)).module()
+        return module_step(torch.export.load(io.BytesIO(data)).module())
+
+
+def module_step(module: torch.nn.Module) -> Callable[[Arrays], Arrays]:
+    """Return what takes steps with a module."""
 
     def step(inputs: Arrays) -> Arrays:
         with torch.no_grad(), threads(1):
