@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gossamer.build.evaluation_tasks import training_tasks
 from gossamer.build.preflight import build_shapes
 from gossamer.build.roles import build_trained_policy
-from gossamer.config import check_ranges, from_dict, in_python, saved_settings
+from gossamer.config import check_ranges, from_dict, in_python, saved_settings, to_dict
 from gossamer.envs.interface import read_interface
 from gossamer.errors import ConfigError
 from gossamer.machine import same_folder
@@ -24,7 +23,7 @@ from gossamer.run.checkpoint_contents import (
     facts_of,
     policy_of,
 )
-from gossamer.run.resumed_settings import COMPUTED, VALUED
+from gossamer.run.resumed_settings import as_computed
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import clipped, mapping, quoted, visible
 from gossamer.topology.base import blend
@@ -235,20 +234,10 @@ def as_learnt(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
     The run's may be those of a later session, which need not have saved anything.
     """
     own = mapping(checkpoint.state.get("settings"))
-    kept = {"policy": [x.partition(".")[2] for x in COMPUTED], "algorithm": VALUED}
-    found = {
-        section: {name: x for name, x in mapping(own.get(section)).items() if name in names}
-        for section, names in kept.items()
-    }
     try:
-        # Every algorithm has these.
-        read = from_dict({**found, "algorithm": {"name": "vtrace", **found["algorithm"]}})
+        return from_dict(as_computed(to_dict(config), own))
     except ConfigError as error:
         raise ConfigError(f"{checkpoint.path} is damaged: {error}") from None
-    for section, names in found.items():
-        changed = {name: getattr(getattr(read, section), name) for name in names}
-        config = replace(config, **{section: replace(getattr(config, section), **changed)})
-    return config
 
 
 def whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> int | str | None:

@@ -47,10 +47,8 @@ COMPUTED = tuple(
     )
 )  # fmt: skip
 """Settings that decide which actions the same parameters choose."""
-VALUED = ("value_norm", "discount", "reward_clip")
-"""Settings of every algorithm that decide what values are, and of what."""
-LEARNT_WITH = (*COMPUTED, *(f"algorithm.{x}" for x in VALUED))
-"""Settings that decide what the same parameters compute, and what that is."""
+LEARNT_WITH = (*COMPUTED, *(f"algorithm.{x}" for x in ("value_norm", "discount", "reward_clip")))
+"""Settings that decide what the same parameters compute, and what that is: every algorithm has those three."""
 SCORES = (
     *EPISODES,
     *(f"env.{x}" for x in ("full_action_space", "frame_stack", "size", "grayscale")),
@@ -97,10 +95,7 @@ def episodes_changed(
 
 def returns_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     """Return whether settings have changed without which training returns do not compare with earlier ones."""
-    return any(
-        name in (*EPISODES, "max_episode_steps") and (old is not None or name in NONE_IS_A_VALUE)
-        for name, old, _ in changes(before, after)
-    )
+    return any(_changes_of((*EPISODES, "max_episode_steps"), before, after))
 
 
 def scores_changed(
@@ -131,9 +126,7 @@ def as_computed(settings: dict[str, Any], before: Mapping[str, Any]) -> dict[str
 
 def policy_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[str]:
     """Say which settings have changed without which a run's parameters compute something else."""
-    for name, old, new in changes(before, after):
-        if name in (*COMPUTED, "algorithm.value_norm") and old is not None:
-            yield f"{name} {_in_words(old)} -> {_in_words(new)}"
+    return _changes_of((*COMPUTED, "algorithm.value_norm"), before, after)
 
 
 def _in_changes(
@@ -146,6 +139,12 @@ def _in_changes(
     limits = saved.max_episode_steps, plan.max_episode_steps
     if limits[0] != limits[1]:
         yield f"max_episode_steps {limits[0]} -> {limits[1]}"
+    yield from _changes_of(names, before, after)
+
+
+def _changes_of(
+    names: Sequence[str], before: Mapping[str, Any], after: Mapping[str, Any]
+) -> Generator[str]:
     for name, old, new in changes(before, after):
         # One that the run's version did not have yet is as it was before; only of an environment none is a value.
         if name in names and (old is not None or name in NONE_IS_A_VALUE):
