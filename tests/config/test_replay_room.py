@@ -199,11 +199,11 @@ def test_a_gpu_without_room_is_told_of_by_the_setting(monkeypatch: pytest.Monkey
     def build(**device: str) -> BatchSource:
         config = make_config("CartPole-v1", {
             "algorithm.name": "vtrace", "num_envs": 8, "replays": mix(capacity=100, **device),
+            "placement": "inline",
         })  # fmt: skip
         policy = build_policy(config, spec_of(config.env_id))
         return batches.build_mix(
-            config, None, policy, num_envs=8, inference=lambda: policy, seed=lambda i: i,  # type: ignore[arg-type]
-            threaded=False, stop=StopSignal(), patience_seconds=1.0,
+            config, None, policy, num_envs=8, inference=lambda: policy, stop=StopSignal()  # type: ignore[arg-type]
         )  # fmt: skip
 
     with pytest.raises(RunFailed, match=r"^replays.1 takes .* MB of .* --replays.1.device cpu$"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import numpy as np
 import torch
 from msgspec import Meta
 
@@ -257,12 +256,6 @@ def _learner_threads(cores: int, lag: str) -> int:
 def _actor_threads(cores: int, lag: str) -> int:
     # Without lag nobody learns meanwhile; batches are too small for more than two threads.
     return max(min(cores, 2) if lag == "0" else 1, row_for(cores).actor_threads)
-
-
-def stream_seed(seed: int, rank: int, role: str, restarts: int = 0) -> int:
-    """Seed of one role's random stream, well apart from every other's."""
-    key = [seed, rank, *role.encode(), *([restarts] if restarts else [])]
-    return int(np.random.SeedSequence(key).generate_state(1)[0])
 
 
 def device_of(plan: Plan, rank: int) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from gossamer.envs.seeding import stream_seed
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import free_disk, free_memory
 from gossamer.replay.batches import BatchSource
@@ -22,6 +23,7 @@ from gossamer.replay.selectors.base import Selector
 from gossamer.replay.settings import QueueSettings
 from gossamer.replay.shards import Form, ReplayShards
 from gossamer.system import devices
+from gossamer.system.cores import num_cores
 from gossamer.system.reading import expand
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 
@@ -342,11 +344,9 @@ def build_mix(
     *,
     num_envs: int,
     inference: Callable[[], ActorCritic],
-    seed: Callable[[int], int],
-    threaded: bool,
     stop: StopSignal,
-    patience_seconds: float,
     rank: int = 0,
+    restarts: int = 0,
     shared: Blocks = (),
 ) -> BatchSource:
     """Build what a learner takes its batches from.
@@ -357,11 +357,9 @@ def build_mix(
         policy: what it learns.
         num_envs: columns of a trajectory.
         inference: makes a copy of the policy to run over candidates.
-        seed: of the stream of replay number i.
-        threaded: pick from replays beside learning.
         stop: ends every wait.
-        patience_seconds: longest silence of the replays, as `Patience` takes it.
         rank: of the learner.
+        restarts: after so many deaths its random streams are new ones.
         shared: of each shared replay, the blocks of all learners.
     """
     kept = kept_replays(config)
@@ -401,7 +399,7 @@ def build_mix(
             shards,
             settings,
             candidates=candidates,
-            seed=seed(i),
+            seed=stream_seed(config.seed, rank, f"replay {i}", restarts),
             updates_per_batch=config.algorithm.updates_per_batch,
         )
         made.append(Share(replay, columns))
@@ -419,9 +417,10 @@ def build_mix(
         policy=recent,
         burn_in=config.replay_burn_in,
         saved=config.checkpoint_replay,
-        threaded=threaded,
+        # Beside the learner, if there is room beside it.
+        threaded=config.placement != "inline" and ahead > 0 and num_cores() > 1,
         stop=stop,
-        patience_seconds=patience_seconds,
+        patience_seconds=config.patience_seconds,
         device=device,
     )
 

@@ -18,10 +18,10 @@ from gossamer.build.evaluation_tasks import (
     build_trials,
     training_tasks,
 )
-from gossamer.build.plan import PRECISIONS, Plan, device_of, stream_seed
+from gossamer.build.plan import PRECISIONS, Plan, device_of
 from gossamer.build.replays import build_mix
 from gossamer.envs.registry import make_vec_env, make_worker_groups
-from gossamer.envs.seeding import CHOOSING_RANK, Part
+from gossamer.envs.seeding import CHOOSING_RANK, Part, stream_seed
 from gossamer.envs.settings import is_native
 from gossamer.errors import ConfigError
 from gossamer.links.threads import Gate, Roles, ThreadBoard, ThreadQueue
@@ -38,7 +38,6 @@ from gossamer.roles.evaluator import Evaluator
 from gossamer.roles.learner import Learner
 from gossamer.roles.mixer import Outbox
 from gossamer.roles.policy import Policy
-from gossamer.system.cores import num_cores
 from gossamer.system.graphs import Graphs
 from gossamer.types import empty_trajectory
 
@@ -74,23 +73,6 @@ class Team(Acting, Protocol):
     """Their signs of life."""
     slots: list[Trajectory]
     """Trajectories that they write, in memory that they share; with a set lag these are the learner's slots."""
-
-
-class MakeTeam(Protocol):
-    """Makes the actors of a learner in processes of their own."""
-
-    def __call__(
-        self,
-        policy: ActorCritic,
-        *,
-        rank: int,
-        restarts: int,
-        start: bool,
-        on_episode: Callable[[Episode], None],
-        stop: StopSignal,
-    ) -> Team:
-        """Return actors of a learner with this policy."""
-        ...
 
 
 def build_policy(
@@ -243,8 +225,6 @@ class LearnerBundle:
     board: ThreadBoard
     gate: Gate
     stop: StopSignal
-    unroll_length: int
-    """T of its trajectories."""
     simulators: frozenset[int] = frozenset()
     """Ids of the threads that were started with the environments."""
     checkpoint_seconds: float = 0.0
@@ -273,26 +253,18 @@ def build_bundle(
     restarts: int = 0,
     start: bool = True,
     shared: Blocks = (),
-    team: MakeTeam | None = None,
+    team: Callable[[ActorCritic], Team] | None = None,
 ) -> LearnerBundle:
     """Build one learner and what serves it; `start` as in `build_env_groups`, `shared` as in `build_mix`.
 
-    After `restarts` deaths its random streams and episodes are new ones. `team` makes actors in processes of their own,
-    where those are wanted.
+    After `restarts` deaths its random streams and episodes are new ones. `team` makes, by the policy, actors in processes
+    of their own, where those are wanted.
     """
-    if team is not None:
-        if torso is not None:
-            raise ConfigError(
-                "a torso of your own cannot be handed to actor processes as an object; name it as module:Class, or use "
-                "--actors-per-learner 0"
-            )
-        return _join_parts(
-            config, spec, plan, stop, rank, on_episode, torso, restarts, None, shared,
-            lambda policy: team(
-                policy, rank=rank, restarts=restarts, start=start, on_episode=on_episode, stop=stop
-            ),
-        )  # fmt: skip
-    # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
+    if team is not None and torso is not None:
+        raise ConfigError(
+            "a torso of your own cannot be handed to actor processes as an object; name it as module:Class, or use "
+            "--actors-per-learner 0"
+        )
     before = native_threads()
 
     def make_envs() -> tuple[list[VecEnv], list[Obs[NDArray[Any]]]]:
@@ -300,121 +272,78 @@ def build_bundle(
             lower_priority()  # of this thread, and so of the simulators' threads it starts
         return build_env_groups(config, spec, plan, rank=rank, restarts=restarts, start=start)
 
-    making = in_thread(make_envs, "environments")
+    # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
+    making = in_thread(make_envs, "environments") if team is None else None
     try:
-        parts = _join_parts(
-            config, spec, plan, stop, rank, on_episode, torso, restarts, making, shared
+        policy = build_policy(config, spec, torso, rank=rank).to(device_of(plan, rank))
+        actors = team(policy) if team is not None else None
+        acting = build_inference_policy(policy, plan, policy.device)
+        policy.set_precision(PRECISIONS[plan.precision])
+        # Actors in other processes know more about what they wait for: they give up first.
+        margin = TEAM_MARGIN_SECONDS if actors is not None and config.patience_seconds else 0.0
+        roles = Roles(config.patience_seconds + margin)
+        queue = ThreadQueue(_slots(config, spec, plan, policy, actors), stop, roles)
+        board = ThreadBoard(policy.shared_tensors(), stop, roles)
+        inference = partial(build_inference_policy, policy, plan, policy.device)
+        replay = build_mix(
+            config, queue, policy, num_envs=plan.num_envs, inference=inference, stop=stop,
+            rank=rank, restarts=restarts, shared=shared,
+        )  # fmt: skip
+        roles.learning.parts.append(replay.sign)
+        sign = roles.learning
+        learner = build_learner(
+            config, plan, policy, replay, rank=rank, restarts=restarts, sign=sign, stop=stop
         )
+        actor: Acting
+        if actors is not None:
+            roles.acting.parts.append(actors.sign)
+            actor = actors
+        else:
+            assert making is not None
+            groups, first_obs = making.result()
+            roles.acting.parts += [envs.sign for envs in groups]
+            actor = Actor(
+                groups,
+                acting,
+                first_obs=first_obs,
+                unroll_length=config.unroll_length,
+                seeds=actor_seeds(config, plan, rank, restarts),
+                on_episode=on_episode,
+                stop=stop,
+                num_threads=plan.actor_threads,
+                graphs=Graphs(policy.device),
+            )
     except BaseException:
-        if (
-            plan.env_workers or config.env.workers
-        ):  # processes, which would outlive what they are for
+        # Processes, which would outlive what they are for.
+        if making is not None and (plan.env_workers or config.env.workers):
             with contextlib.suppress(BaseException):
                 _close(making.result(MAKING_SECONDS)[0])
         raise
-    parts.simulators = native_threads() - before
-    return parts
+    simulators = native_threads() - before if making is not None else frozenset[int]()
+    gate = Gate(stop, roles)
+    return LearnerBundle(spec, plan, policy, learner, actor, queue, board, gate, stop, simulators)
 
 
-def _join_parts(
-    config: TrainConfig,
-    spec: EnvSpec,
-    plan: Plan,
-    stop: StopSignal,
-    rank: int,
-    on_episode: Callable[[Episode], None],
-    torso: torch.nn.Module | None,
-    restarts: int,
-    making: Future[tuple[list[VecEnv], list[Obs[NDArray[Any]]]]] | None,
-    shared: Blocks,
-    make_team: Callable[[ActorCritic], Team] | None = None,
-) -> LearnerBundle:
-    policy = build_policy(config, spec, torso, rank=rank).to(device_of(plan, rank))
-    team = make_team(policy) if make_team is not None else None
-    acting = build_inference_policy(policy, plan, policy.device)
-    policy.set_precision(PRECISIONS[plan.precision])
-    device = policy.device
+def _slots(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, policy: ActorCritic, team: Team | None
+) -> list[Trajectory]:
+    """Return the trajectories that travel between a learner and its actor, or its actors."""
+    if team is not None and plan.lag is not None:
+        return team.slots
     # One slot being learnt, one being written, and what may wait between them.
     waiting = config.queue.capacity if plan.lag is None else 0
-    slots = (
-        team.slots
-        if team is not None and plan.lag is not None
-        else [
-            empty_trajectory(
-                spec,
-                unroll_length=config.unroll_length,
-                num_columns=plan.num_envs,
-                core_units=policy.core_units,
-                # Trajectories stay on the GPU that acted.
-                pinned=plan.device != "cpu" and team is not None,
-                device=None if team is not None else device,
-            )
-            for _ in range(2 + waiting)
-        ]
-    )
-    # Actors in other processes know more about what they wait for: they give up first.
-    margin = TEAM_MARGIN_SECONDS if team is not None and config.patience_seconds else 0.0
-    roles = Roles(config.patience_seconds + margin)
-    queue = ThreadQueue(slots, stop, roles)
-    board = ThreadBoard(policy.shared_tensors(), stop, roles)
-    replay = build_replay(
-        config, plan, policy, queue, stop, rank=rank, restarts=restarts, shared=shared
-    )
-    roles.learning.parts.append(replay.sign)
-    learner = build_learner(
-        config, plan, policy, replay, rank=rank, restarts=restarts, sign=roles.learning, stop=stop
-    )
-    if team is not None:
-        roles.acting.parts.append(team.sign)
-        actor: Acting = team
-    else:
-        assert making is not None
-        groups, first_obs = making.result()
-        roles.acting.parts += [envs.sign for envs in groups]
-        actor = Actor(
-            groups,
-            acting,
-            first_obs=first_obs,
+    return [
+        empty_trajectory(
+            spec,
             unroll_length=config.unroll_length,
-            seeds=actor_seeds(config, plan, rank, restarts),
-            on_episode=on_episode,
-            stop=stop,
-            num_threads=plan.actor_threads,
-            graphs=Graphs(device),
+            num_columns=plan.num_envs,
+            core_units=policy.core_units,
+            # Trajectories stay on the GPU that acted.
+            pinned=plan.device != "cpu" and team is not None,
+            device=None if team is not None else policy.device,
         )
-    return LearnerBundle(
-        spec, plan, policy, learner, actor, queue, board,
-        Gate(stop, roles), stop,
-        unroll_length=config.unroll_length,
-    )  # fmt: skip
-
-
-def build_replay(
-    config: TrainConfig,
-    plan: Plan,
-    policy: ActorCritic,
-    queue: ThreadQueue,
-    stop: StopSignal,
-    *,
-    rank: int = 0,
-    restarts: int = 0,
-    shared: Blocks = (),
-) -> BatchSource:
-    """Build what a learner's batches come from: the queue, and replays beside it."""
-    return build_mix(
-        config,
-        queue,
-        policy,
-        num_envs=plan.num_envs,
-        inference=lambda: build_inference_policy(policy, plan, policy.device),
-        seed=lambda i: stream_seed(config.seed, rank, f"replay {i}", restarts),
-        # Beside the learner, if there is room beside it.
-        threaded=config.placement != "inline" and config.prefetch_batches > 0 and num_cores() > 1,
-        stop=stop,
-        patience_seconds=config.patience_seconds,
-        rank=rank,
-        shared=shared,
-    )
+        for _ in range(2 + waiting)
+    ]
 
 
 def build_learner(

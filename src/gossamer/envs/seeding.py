@@ -1,4 +1,4 @@
-"""Seeds of episodes: a stateless function of where an episode stands, so that any can be rebuilt."""
+"""Seeds of episodes and of streams: stateless functions of where an episode or a role stands, so that any can be rebuilt."""
 
 from __future__ import annotations
 
@@ -35,6 +35,12 @@ def episode_seed(run_seed: int, rank: int, env_index: int, episode: int) -> int:
         state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _MASK
         state ^= state >> 31
     return 1 + state % (2**31 - 1)
+
+
+def stream_seed(seed: int, rank: int, role: str, restarts: int = 0) -> int:
+    """Seed of one role's random stream, well apart from every other's."""
+    key = [seed, rank, *role.encode(), *([restarts] if restarts else [])]
+    return int(np.random.SeedSequence(key).generate_state(1)[0])
 
 
 @dataclass(frozen=True, slots=True)

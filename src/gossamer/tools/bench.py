@@ -24,10 +24,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.build.plan import PRECISIONS, make_plan, stream_seed
+from gossamer.build.plan import PRECISIONS, make_plan
 from gossamer.build.roles import build_inference_policy, build_policy
 from gossamer.config import TrainConfig, make_config, to_dict
 from gossamer.envs.registry import make_vec_env, masked_as, may_mask, read_spec
+from gossamer.envs.seeding import stream_seed
 from gossamer.envs.spaces import draw_actions
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import StopSignal

@@ -147,7 +147,7 @@ class HostLearners:
             env_steps=everyone if learner.topology.talks else own * boxes.num_learners,
         )
         parts.actor.env_steps = own
-        learner.replay.take_over(inserted=own // parts.unroll_length, draws=learner.version)
+        learner.replay.take_over(inserted=own // self.config.unroll_length, draws=learner.version)
 
     def publish(self, parts: LearnerBundle) -> None:
         """Show a learner's version to its actors, and to all who look at the run."""
@@ -217,13 +217,16 @@ def build_learners(
     made: list[LearnerBundle] = []
     episodes: deque[tuple[int, Episode]] = deque()
     stop, team = StopSignal(), None
-    if plan.actors:
-        team = partial(ActorTeam, config, spec, plan, say=say, placer=placer)
     for rank in ranks or range(size):
 
         def told(episode: Episode, rank: int = rank) -> None:
             episodes.append((rank, replace(episode, env=episode.env + rank * plan.num_envs)))
 
+        if plan.actors:
+            team = partial(
+                ActorTeam, config, spec, plan, rank=rank, restarts=restarts, start=start,
+                on_episode=told, say=say, stop=stop, placer=placer,
+            )  # fmt: skip
         made.append(
             build_bundle(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
                         restarts=restarts, start=start, shared=shared, team=team)
