@@ -127,7 +127,7 @@ def on_a_gpu(others: int = 0, **settings: Any) -> list[str]:
     policy = build_policy(config, spec)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "memory_of", lambda _: 2**30)
-        return refuse_replays(config, spec, policy, num_envs=8, device="cuda", others=others)
+        return refuse_replays(config, policy, num_envs=8, device="cuda", others=others)
 
 
 def test_a_replay_on_a_gpu_is_refused_where_it_cannot_be(tmp_path: Path) -> None:
@@ -169,9 +169,9 @@ def test_gpus_keep_replays_that_take_a_quarter_of_them(monkeypatch: pytest.Monke
         spec = spec_of(config.env_id)
         policy = build_policy(config, spec)
         settings_of = kept_replays(config)[0]
-        one = layout_of(config, spec, settings_of, policy).nbytes(1000)
+        one = layout_of(config, settings_of, policy).nbytes(1000)
         memory = int(4 * quarter * one)
-        return replays_on_gpu(config, spec, policy, memory=memory)
+        return replays_on_gpu(config, policy, memory=memory)
 
     assert kept(2.1, half, half) == [True, True]
     assert kept(1.9, half, half) == [True, False], "together they would take more"
@@ -241,9 +241,9 @@ def test_elite_replays_need_features() -> None:
         with pytest.raises(
             ConfigError, match=f"replays.1 is {name}, .*--policy.hidden-sizes 64 64"
         ):
-            refuse_replays(config, spec, build_policy(config, spec), num_envs=8)
+            refuse_replays(config, build_policy(config, spec), num_envs=8)
         deep = replace(config, policy=replace(config.policy, core="gru"))
-        assert refuse_replays(deep, spec, build_policy(deep, spec), num_envs=8)
+        assert refuse_replays(deep, build_policy(deep, spec), num_envs=8)
 
 
 def test_learners_and_replays_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +283,7 @@ def test_what_a_checkpoint_puts_back_needs_room_once(monkeypatch: pytest.MonkeyP
 
     def check(made: TrainConfig, free: int, **known: int) -> None:
         monkeypatch.setattr(batches, "free_bytes", lambda *_: free)
-        refuse_replays(made, spec, policy, num_envs=8, **known)
+        refuse_replays(made, policy, num_envs=8, **known)
 
     enough = 2 * size + 5 * 10**7
     check(saving, enough)

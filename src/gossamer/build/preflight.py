@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import multiprocessing
 from pathlib import Path
@@ -15,6 +14,7 @@ from gossamer.build.replays import (
     kept_replays,
     layout_of,
     measured_nbytes,
+    nbytes_of,
     refuse_replays,
     rings_on_gpu,
     share_out,
@@ -106,7 +106,7 @@ def refuse_large(
             "layers"
         )
     if torso is not None or config.policy.has_own_code:
-        build_policy(config, spec, copy.deepcopy(torso))  # which tries the layers
+        build_policy(config, spec, torso)  # which tries the layers
     if not parameters or trajectories + network < TOLD_BYTES:
         return []
     return [
@@ -144,7 +144,7 @@ def _network_size(config: TrainConfig, spec: EnvSpec, torso: nn.Module | None) -
         return 0, 0
     made = build_shapes(config, spec, torso)
     parameters = sum(x.numel() for x in made.parameters())
-    return parameters, sum(x.numel() * x.element_size() for x in made.shared_tensors())
+    return parameters, sum(x.nbytes for x in made.shared_tensors())
 
 
 def refuse_what_memory_cannot_hold(
@@ -173,7 +173,7 @@ def refuse_what_memory_cannot_hold(
     total = size * plan.num_envs * envs
     if size > 1:
         policy = build_policy(config, spec, torso)
-        nbytes = sum(x.numel() * x.element_size() for x in policy.shared_tensors())
+        nbytes = sum(x.nbytes for x in policy.shared_tensors())
         # Policy, gradient, two averages, acting copy, two boards and four messages.
         each = (11 + _outer_copies(config)) * nbytes + plan.num_envs * envs + BYTES_PER_LEARNER
         if size * each > free:
@@ -210,7 +210,6 @@ def refuse_what_memory_cannot_hold(
     policy = build_policy(config, spec, torso)
     told += refuse_replays(
         config,
-        spec,
         policy,
         num_envs=plan.num_envs,
         device=plan.device,
@@ -219,7 +218,7 @@ def refuse_what_memory_cannot_hold(
         loaded=loaded,
     )
     if config.checkpoint_replay:
-        told.append(_checkpoints_in_words(config, spec, plan, policy, checkpoint))
+        told.append(_checkpoints_in_words(config, plan, policy, checkpoint))
     return told
 
 
@@ -246,7 +245,7 @@ def refuse_what_a_gpu_cannot_hold(
     # What an earlier run of this process has left, which the next one takes again.
     free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
     # On a device of shapes alone.
-    policy = build_policy(config, spec, copy.deepcopy(torso)).to("meta")
+    policy = build_policy(config, spec, torso).to("meta")
     columns = share_out(config, plan.num_envs).total
     rows = min(plan.micro_batch_rows, columns * (config.unroll_length + 1))
     each = _learnt_nbytes(config, spec, plan, policy)
@@ -256,9 +255,9 @@ def refuse_what_a_gpu_cannot_hold(
     # Trajectories, the batch in its place, and those that replays fill ahead.
     batches = 4 + (config.prefetch_batches + 1 if kept_replays(config) else 0)
     fixed = (10 + _outer_copies(config)) * nbytes + batches * batch
-    rings = rings_on_gpu(config, spec, policy, memory=memory)
+    rings = rings_on_gpu(config, policy, memory=memory)
     replays = sum(rings.values())
-    fixed += replays + measured_nbytes(config, spec, policy)
+    fixed += replays + measured_nbytes(config, policy)
     gpus = max(torch.cuda.device_count(), 1)
     learners, beside = math.ceil(config.num_learners / gpus), math.ceil(processes / gpus)
     kept = learners * fixed + beside * BYTES_PER_CONTEXT
@@ -314,14 +313,10 @@ def _place_of(x: torch.Tensor) -> int:
 
 
 def _checkpoints_in_words(
-    config: TrainConfig,
-    spec: EnvSpec,
-    plan: Plan,
-    policy: ActorCritic,
-    checkpoint: Checkpoint | None,
+    config: TrainConfig, plan: Plan, policy: ActorCritic, checkpoint: Checkpoint | None
 ) -> str:
     """Tell how large checkpoints with replays get; refuse them if the disk cannot hold them."""
-    nbytes, keep = _checkpoint_nbytes(config, spec, plan, policy), config.keep_checkpoints
+    nbytes, keep = _checkpoint_nbytes(config, plan, policy), config.keep_checkpoints
     folder = Path(config.run_folder or "runs")
     written = 0
     if checkpoint is not None:
@@ -331,7 +326,7 @@ def _checkpoints_in_words(
     number = f"{keep} kept and one being written" if keep else "all kept"
     each = f"up to {size_in_words(nbytes)} each, {number}"
     files = config.num_learners * sum(
-        layout_of(config, spec, s, policy).nbytes(capacity_of(s, config.unroll_length))
+        nbytes_of(config, s, policy)
         for s in kept_replays(config)
         if s.path and disk_of(Path(s.path)) == disk_of(folder)
     )
@@ -346,7 +341,7 @@ def _checkpoints_in_words(
     )
 
 
-def _checkpoint_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: ActorCritic) -> int:
+def _checkpoint_nbytes(config: TrainConfig, plan: Plan, policy: ActorCritic) -> int:
     """Return how large a checkpoint gets in which replays are saved."""
     unroll, size = config.unroll_length, config.num_learners
     # In the whole run; every second row may reset an environment, and is no env step.
@@ -354,9 +349,9 @@ def _checkpoint_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: A
     replays = 0
     for settings in kept_replays(config):
         capacity = capacity_of(settings, unroll)
-        replays += layout_of(config, spec, settings, policy).nbytes(min(capacity, stored))
+        replays += layout_of(config, settings, policy).nbytes(min(capacity, stored))
         replays += 16 * capacity * (size if settings.shared else 1)  # how often which was used
-    column = (unroll + 1) * (spec.obs_nbytes + BYTES_PER_STEP)
+    column = (unroll + 1) * (policy.spec.obs_nbytes + BYTES_PER_STEP)
     replayed = sum(share_out(config, plan.num_envs).replayed)
     waiting = (plan.lag or 0) * plan.num_envs + config.prefetch_batches * replayed
     # Learnt, averaged, an optimizer's two averages of gradients, and the outer step's.

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from gossamer.links.protocols import TrajectoryQueue
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.spec import EnvSpec
 
 Blocks = Sequence[Sequence[Any]]
 """Memory of every learner's part, by rank, for each shared replay."""
@@ -62,7 +61,12 @@ class Shares:
 
 def kept_replays(config: TrainConfig) -> list[Selector]:
     """Return the settings of all replays but the queue."""
-    return [s for s in config.replays if isinstance(s, Selector)]
+    return [settings for _, settings in _kept(config)]
+
+
+def _kept(config: TrainConfig) -> list[tuple[int, Selector]]:
+    """Return the settings of all replays but the queue, each with its index among the sources of a batch."""
+    return [(i, s) for i, s in enumerate(config.replays) if isinstance(s, Selector)]
 
 
 def share_out(config: TrainConfig, num_envs: int) -> Shares:
@@ -109,12 +113,15 @@ def capacity_of(settings: Selector, unroll_length: int) -> int:
     return max(settings.capacity_steps // unroll_length, 1)
 
 
-def layout_of(
-    config: TrainConfig, spec: EnvSpec, settings: Selector, policy: ActorCritic
-) -> Layout:
+def layout_of(config: TrainConfig, settings: Selector, policy: ActorCritic) -> Layout:
     """Return what a replay stores of a column."""
     features = policy.feature_size * settings.stores_features
-    return Layout(spec, config.unroll_length, policy.core_units, features)
+    return Layout(policy.spec, config.unroll_length, policy.core_units, features)
+
+
+def nbytes_of(config: TrainConfig, settings: Selector, policy: ActorCritic) -> int:
+    """Return the bytes of one learner's part of a replay."""
+    return layout_of(config, settings, policy).nbytes(capacity_of(settings, config.unroll_length))
 
 
 def form_of(config: TrainConfig, policy: ActorCritic, *, num_envs: int) -> Form:
@@ -122,7 +129,7 @@ def form_of(config: TrainConfig, policy: ActorCritic, *, num_envs: int) -> Form:
     kept = kept_replays(config)
     sharing = [config.num_learners if s.shared else 1 for s in kept]
     return Form(
-        tuple(layout_of(config, policy.spec, s, policy) for s in kept),
+        tuple(layout_of(config, s, policy) for s in kept),
         tuple(n * capacity_of(s, config.unroll_length) for n, s in zip(sharing, kept, strict=True)),
         num_columns=sum(share_out(config, num_envs).replayed),
         num_batches=config.prefetch_batches + 1 if kept else 0,
@@ -132,7 +139,6 @@ def form_of(config: TrainConfig, policy: ActorCritic, *, num_envs: int) -> Form:
 
 def refuse_replays(
     config: TrainConfig,
-    spec: EnvSpec,
     policy: ActorCritic,
     *,
     num_envs: int,
@@ -145,7 +151,6 @@ def refuse_replays(
 
     Args:
         config: of the run.
-        spec: of its environment.
         policy: like every learner's.
         num_envs: of a learner.
         device: cpu, or cuda where learners have GPUs.
@@ -157,38 +162,21 @@ def refuse_replays(
     memory = 0
     if device != "cpu" and config.placement != "cluster":  # the GPUs of a cluster are elsewhere
         memory = devices.memory_of(torch.device(device))
-    on_gpu = iter(replays_on_gpu(config, spec, policy, memory=memory))
-    kinds: list[str] = []
-    for index, settings in enumerate(config.replays):
-        if not isinstance(settings, Selector):
-            continue
-        hidden = [*policy.torso.parameters(), *policy.core.parameters()]
-        if settings.measures and not hidden:
-            raise ConfigError(
-                f"replays.{index} is {settings.name}, which compares features, and a policy without hidden "
-                "layers has none: --policy.hidden-sizes 64 64, or the kind uniform"
-            )
-        if settings.device == "cuda":
-            _refuse_on_gpu(config, index, settings, device)
+    each = f" for each of {config.num_learners} learners" if config.num_learners > 1 else ""
+    on_gpu = replays_on_gpu(config, policy, memory=memory)
+    for (index, settings), there in zip(_kept(config), on_gpu, strict=True):
+        _refuse_replay(config, policy, index, settings, device=device, columns=shares.total)
         capacity = capacity_of(settings, config.unroll_length)
-        if capacity < shares.total:
-            given = "capacity_steps" if settings.capacity is None else "capacity"
-            least = shares.total * (config.unroll_length if settings.capacity is None else 1)
-            raise ConfigError(
-                f"replays.{index}.{given} makes room for {capacity:,} columns, and a batch has "
-                f"{shares.total:,}: {_typed(index, given, least)}"
-            )
-        nbytes = _nbytes_of(config, spec, settings, policy) * config.num_learners
-        room.append(_Room(index, settings.path, capacity, nbytes, on_gpu=next(on_gpu)))
-        each = f" for each of {config.num_learners} learners" if config.num_learners > 1 else ""
-        kinds.append(settings.name)
-        number = f"_{kinds.count(settings.name)}" if kinds.count(settings.name) > 1 else ""
+        nbytes = nbytes_of(config, settings, policy) * config.num_learners
+        room.append(_Room(index, settings, capacity, nbytes, there))
+        alike = [one.settings.name for one in room].count(settings.name)
+        number = f"_{alike}" if alike > 1 else ""
         how = f" ({words})" if (words := settings.strategy_in_words) else ""
         told.append(
             f"replay {settings.name}{number}{how}: {capacity:,} columns of {config.unroll_length} rows{each}, "
             f"{size_in_words(nbytes)}{' in all' if each else ''}"
             f"{f' in {settings.path}' if settings.path else ''}"
-            f"{' in the memory of GPUs' if room[-1].on_gpu else ''}"
+            f"{' in the memory of GPUs' if there else ''}"
         )
     begins = _replaying_begins(config, shares)
     if room and begins * config.num_learners >= config.total_env_steps:
@@ -202,13 +190,55 @@ def refuse_replays(
         copies *= 2
     beside = max(copies, loads) - loaded + others
     if device == "cpu":  # else they are on the GPU
-        batches = (config.prefetch_batches + 1) * shares.total * _column_nbytes(config, spec)
-        beside += (batches + measured_nbytes(config, spec, policy)) * config.num_learners
+        batches = (config.prefetch_batches + 1) * shares.total * _column_nbytes(config, policy)
+        beside += (batches + measured_nbytes(config, policy)) * config.num_learners
     room = [one for one in room if not one.on_gpu]
-    disks = {one.path: _disk(config, one.path) for one in room}
+    _refuse_no_room(config, room, shares, copies=copies, beside=beside)
+    return told
+
+
+def _refuse_replay(
+    config: TrainConfig,
+    policy: ActorCritic,
+    index: int,
+    settings: Selector,
+    *,
+    device: str,
+    columns: int,
+) -> None:
+    """Refuse a replay that cannot be where it is asked for, has nothing to compare, or holds no batch of so many columns."""
+    hidden = [*policy.torso.parameters(), *policy.core.parameters()]
+    if settings.measures and not hidden:
+        raise ConfigError(
+            f"replays.{index} is {settings.name}, which compares features, and a policy without hidden "
+            "layers has none: --policy.hidden-sizes 64 64, or the kind uniform"
+        )
+    if settings.device == "cuda":
+        _refuse_on_gpu(config, index, settings, device)
+    if (capacity := capacity_of(settings, config.unroll_length)) < columns:
+        given = "capacity_steps" if settings.capacity is None else "capacity"
+        raise ConfigError(
+            f"replays.{index}.{given} makes room for {capacity:,} columns, and a batch has "
+            f"{columns:,}: {_typed(config, index, settings, columns)}"
+        )
+
+
+def _refuse_no_room(
+    config: TrainConfig, room: Sequence[_Room], shares: Shares, *, copies: int, beside: int
+) -> None:
+    """Refuse replays for which there is no room in memory, or on a disk.
+
+    Args:
+        config: of the run.
+        room: that they take there.
+        shares: of a batch.
+        copies: bytes of memory for copies of what they hold.
+        beside: bytes of memory that all else takes, such copies included.
+    """
+    disks = {one.settings.path: _disk(one) for one in room}
     for disk in dict.fromkeys([MEMORY, *disks.values()]):
-        own = [one for one in room if disks[one.path] == disk]
-        path = "" if disk == MEMORY else own[0].path
+        own = [one for one in room if disks[one.settings.path] == disk]
+        path = "" if disk == MEMORY else own[0].settings.path
         nbytes = sum(one.nbytes for one in own)
         needed, free = nbytes + (0 if path else beside), free_bytes(path)
         if needed <= free:
@@ -226,21 +256,15 @@ def refuse_replays(
         least = sum(one.nbytes * shares.total / one.columns for one in own)  # of one batch each
         if not path and least + beside > 0.9 * free:
             raise ConfigError(
-                f"{sizes}; smaller replays would not fit either: --num-envs {max(num_envs // 2, 1)}"
+                f"{sizes}; smaller replays would not fit either: --num-envs {max(shares.online // 2, 1)}"
             )
         largest = max(own or room, key=lambda one: one.nbytes)
         left = 0.9 * free - (needed - largest.nbytes)
-        fits = int(left / largest.nbytes * largest.columns)
-        settings = config.replays[largest.entry]
-        assert isinstance(settings, Selector)
-        name, unit = "capacity", 1
-        if settings.capacity is None:
-            name, unit = "capacity_steps", config.unroll_length
+        fits = max(int(left / largest.nbytes * largest.columns), shares.total)
         raise ConfigError(
             f"{sizes}; keep fewer steps, or keep them elsewhere (path): "
-            f"{_typed(largest.entry, name, max(fits, shares.total) * unit)}"
+            f"{_typed(config, largest.entry, largest.settings, fits)}"
         )
-    return told
 
 
 def _refuse_on_gpu(config: TrainConfig, index: int, settings: Selector, device: str) -> None:
@@ -278,7 +302,8 @@ class _Room(NamedTuple):
     """Memory, or room on a disk, that a replay takes."""
 
     entry: int
-    path: str
+    """Index of the replay among the sources of a batch."""
+    settings: Selector
     columns: int
     nbytes: int
     on_gpu: bool
@@ -294,9 +319,11 @@ def _num_snapshots(config: TrainConfig) -> int:
     return config.prefetch_batches + 2
 
 
-def _typed(index: int, name: str, value: int) -> str:
-    """Return what to type so that a replay has another value."""
-    return f"--replays.{index}.{name.replace('_', '-')} {value}"
+def _typed(config: TrainConfig, index: int, settings: Selector, columns: int) -> str:
+    """Return what to type so that a replay has room for so many columns."""
+    if settings.capacity is not None:
+        return f"--replays.{index}.capacity {columns}"
+    return f"--replays.{index}.capacity-steps {columns * config.unroll_length}"
 
 
 def free_bytes(path: str) -> int:
@@ -304,12 +331,12 @@ def free_bytes(path: str) -> int:
     return free_disk(Path(path)) if path else free_memory()
 
 
-def _disk(config: TrainConfig, path: str) -> int:
-    """Return the number of the disk that a folder, which must be there, is on."""
+def _disk(room: _Room) -> int:
+    """Return the number of the disk that the folder of a replay, which must be there, is on."""
+    index, path = room.entry, room.settings.path
     if not path:
         return MEMORY
     folder = expand(path)
-    index = next(i for i, s in enumerate(config.replays) if getattr(s, "path", None) == path)
     if folder.is_file():
         raise ConfigError(f"replays.{index}.path is {path!r}, which is a file; choose a folder")
     if not folder.is_dir():
@@ -326,15 +353,11 @@ def _disk(config: TrainConfig, path: str) -> int:
         ) from None
 
 
-def shared_blocks(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> list[tuple[int, str]]:
+def shared_blocks(config: TrainConfig, policy: ActorCritic) -> list[tuple[int, str]]:
     """Return bytes and path of one learner's part of each shared replay; empty for one learner."""
     if config.num_learners == 1:
         return []
-    return [
-        (layout_of(config, spec, s, policy).nbytes(capacity_of(s, config.unroll_length)), s.path)
-        for s in kept_replays(config)
-        if s.shared
-    ]
+    return [(nbytes_of(config, s, policy), s.path) for s in kept_replays(config) if s.shared]
 
 
 def build_mix(
@@ -362,15 +385,14 @@ def build_mix(
         restarts: after so many deaths its random streams are new ones.
         shared: of each shared replay, the blocks of all learners.
     """
-    kept = kept_replays(config)
+    kept = _kept(config)
     if not kept:
         return BatchSource(queue, saved=config.checkpoint_replay)
-    spec, shares = policy.spec, share_out(config, num_envs)
-    device = policy.device
+    shares, device = share_out(config, num_envs), policy.device
 
     def trajectory(num_columns: int) -> Trajectory:
         return empty_trajectory(
-            spec,
+            policy.spec,
             unroll_length=config.unroll_length,
             num_columns=num_columns,
             core_units=policy.core_units,
@@ -379,16 +401,14 @@ def build_mix(
 
     made: list[Share] = []
     others = iter(shared)
-    on_gpu = replays_on_gpu(config, spec, policy, memory=devices.memory_of(device))
-    indices = [i for i, x in enumerate(config.replays) if isinstance(x, Selector)]
-    for i, (settings, columns) in enumerate(zip(kept, shares.replayed, strict=True)):
+    on_gpu = replays_on_gpu(config, policy, memory=devices.memory_of(device))
+    for i, ((index, settings), columns) in enumerate(zip(kept, shares.replayed, strict=True)):
         capacity = capacity_of(settings, config.unroll_length)
-        layout = layout_of(config, spec, settings, policy)
+        layout = layout_of(config, settings, policy)
         rings: list[Ring | DeviceRing] = []
         if settings.shared and shared:
             rings += [Ring(layout, capacity, block) for block in next(others)]
         elif on_gpu[i]:
-            index = indices[i]
             rings += _ring_on_gpu(layout, settings, capacity, device, index=index)
         if not rings:
             block = make_block(layout.nbytes(capacity), settings.path)
@@ -405,7 +425,7 @@ def build_mix(
         made.append(Share(replay, columns))
     ahead = config.prefetch_batches
     recent = None
-    if any(settings.measures for settings in kept):
+    if any(settings.measures for _, settings in kept):
         recent = RecentPolicy(inference(), policy.shared_tensors(), _num_snapshots(config))
     buffers = [
         as_batch(trajectory(shares.total), burn_in=config.replay_burn_in) for _ in range(ahead + 1)
@@ -444,21 +464,18 @@ def _ring_on_gpu(
         ) from None
 
 
-def replays_on_gpu(
-    config: TrainConfig, spec: EnvSpec, policy: ActorCritic, *, memory: int
-) -> list[bool]:
+def replays_on_gpu(config: TrainConfig, policy: ActorCritic, *, memory: int) -> list[bool]:
     """Return which of a learner's replays its GPU keeps, in their order: those that are asked for, and what fits.
 
     Args:
         config: of the run.
-        spec: of its environment.
         policy: like every learner's.
         memory: bytes that a GPU has, whoever uses them; 0: there is none, or this is not known.
     """
     room = GPU_FRACTION * memory / learners_of_a_gpu(config)
     kept: list[bool] = []
     for settings in kept_replays(config):
-        nbytes = _nbytes_of(config, spec, settings, policy)
+        nbytes = nbytes_of(config, settings, policy)
         alone = not settings.path and not (settings.shared and config.num_learners > 1)
         fits = settings.device == "auto" and alone and nbytes <= room
         kept.append(settings.device == "cuda" or fits)
@@ -473,34 +490,22 @@ def learners_of_a_gpu(config: TrainConfig) -> int:
     return math.ceil(config.num_learners / max(torch.cuda.device_count(), 1))
 
 
-def rings_on_gpu(
-    config: TrainConfig, spec: EnvSpec, policy: ActorCritic, *, memory: int
-) -> dict[int, int]:
+def rings_on_gpu(config: TrainConfig, policy: ActorCritic, *, memory: int) -> dict[int, int]:
     """Return the bytes of a learner's replays that are on its GPU, by their index among the sources of a batch."""
-    indices = [i for i, x in enumerate(config.replays) if isinstance(x, Selector)]
-    here = replays_on_gpu(config, spec, policy, memory=memory)
-    return {
-        i: _nbytes_of(config, spec, settings, policy)
-        for i, settings, there in zip(indices, kept_replays(config), here, strict=True)
-        if there
-    }
+    on_gpu = replays_on_gpu(config, policy, memory=memory)
+    kept = zip(_kept(config), on_gpu, strict=True)
+    return {i: nbytes_of(config, settings, policy) for (i, settings), there in kept if there}
 
 
-def _nbytes_of(config: TrainConfig, spec: EnvSpec, settings: Selector, policy: ActorCritic) -> int:
-    """Return the bytes of one learner's ring."""
-    layout = layout_of(config, spec, settings, policy)
-    return layout.nbytes(capacity_of(settings, config.unroll_length))
-
-
-def measured_nbytes(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> int:
+def measured_nbytes(config: TrainConfig, policy: ActorCritic) -> int:
     """Return the bytes of a learner's candidates, and of the policies that they are run through."""
     measuring = [settings for settings in kept_replays(config) if settings.measures]
     if not measuring:
         return 0
     policies = (1 + _num_snapshots(config)) * sum(x.nbytes for x in policy.shared_tensors())
-    return policies + CANDIDATE_COLUMNS * len(measuring) * _column_nbytes(config, spec)
+    return policies + CANDIDATE_COLUMNS * len(measuring) * _column_nbytes(config, policy)
 
 
-def _column_nbytes(config: TrainConfig, spec: EnvSpec) -> int:
+def _column_nbytes(config: TrainConfig, policy: ActorCritic) -> int:
     """Return the bytes of a column's observations."""
-    return (config.unroll_length + 1) * spec.obs_nbytes
+    return (config.unroll_length + 1) * policy.spec.obs_nbytes

@@ -212,7 +212,7 @@ def build_learners(
     """
     size = config.num_learners
     if ranks is None and size > 1 and any(getattr(s, "shared", False) for s in config.replays):
-        blocks = shared_blocks(config, spec, build_policy(config, spec, torso))
+        blocks = shared_blocks(config, build_policy(config, spec, torso))
         shared = [[make_block(nbytes, path) for _ in range(size)] for nbytes, path in blocks]
     made: list[LearnerBundle] = []
     episodes: deque[tuple[int, Episode]] = deque()

@@ -64,7 +64,7 @@ class Processes(OutOfProcess):
         super().__init__(config, spec, plan, layout, tried=tried)
         self.hosts: list[ProcessHost] = []
         self._hold = hold
-        self._shared = shared_blocks(config, spec, self.policy)
+        self._shared = shared_blocks(config, self.policy)
         self._descriptors: list[int] = []
         self._meeting: tempfile.TemporaryDirectory[str] | None = None
         self._make_memory()
