@@ -244,14 +244,11 @@ def _hand_over(asked: Asked, watch: Watch | None, *, failed: bool = False) -> No
 @cpu_by_default()
 def _train(asked: Asked, watch: Watch) -> TrainResult:
     keep_freed_memory()
-    with kept_algorithms():
-        return _train_locked(asked, watch)
-
-
-def _train_locked(asked: Asked, watch: Watch) -> TrainResult:
-    folder = RunFolder.open(asked.resume) if asked.resume is not None else None
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(kept_algorithms())
+        folder = RunFolder.open(asked.resume) if asked.resume is not None else None
         if folder is not None:
+            stack.callback(folder.unlock)
             folder.lock()
         prepared = prepare(asked, folder)
         if isinstance(prepared, Finished):
@@ -261,9 +258,6 @@ def _train_locked(asked: Asked, watch: Watch) -> TrainResult:
         for line in prepared.told if not asked.quiet else ():
             print(line, flush=True)  # before any is made
         return _Session(asked, prepared, watch).run()
-    finally:
-        if folder is not None:
-            folder.unlock()
 
 
 class _Session:
@@ -273,6 +267,8 @@ class _Session:
         self.asked, self.prepared, self.watch = asked, prepared, watch
         self.config, self.spec, self.plan = prepared.config, prepared.spec, prepared.plan
         self.state = prepared.state
+        self.scored_by = scored_by(to_dict(self.config), self.plan)
+        self.mixing = mixing_facts(self.config)
         self.unmarked = ""
         self.lost_env_steps = 0  # that came after the checkpoint
         self.dropped = ""
@@ -380,7 +376,7 @@ class _Session:
             began=self.asked.began,
             title=None if self.asked.quiet else title,
             on_row=self.asked.on_row,
-            scored_by=scored_by(to_dict(config), self.plan),
+            scored_by=self.scored_by,
         )
         return self.folder, self.recorder
 
@@ -401,8 +397,8 @@ class _Session:
             known = user_messages.env_facts(self.spec) if self.prepared.tried else {}
             settings = to_dict(self.config)
             facts = {
-                "scored_by": scored_by(settings, self.plan),
-                **mixing_facts(self.config),
+                "scored_by": self.scored_by,
+                **self.mixing,
                 **known,
                 **self._origin(code_in(settings)),
             }
@@ -540,7 +536,7 @@ class _Session:
             with suppress(OSError):
                 self.folder.log(line)
         self._say(
-            user_messages.mixing_in_words(config, mixing_facts(config)),
+            user_messages.mixing_in_words(config, self.mixing),
             f"run folder {self.folder.shown}",
             self.unmarked,
         )
