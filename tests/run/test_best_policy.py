@@ -119,20 +119,26 @@ class Fakes:
     def __init__(self, folder: Path):
         self.store = CheckpointStore(folder, 3)
         self.rows: list[dict[str, Any]] = []
-        self.told: list[tuple[Score | None, Score | None]] = []
         self.said: list[str] = []
         self.best = self.again()
 
     def again(self) -> BestPolicy:
         """What a resumed run begins with."""
-        self.recorder = recorder = SimpleNamespace(
-            on_scores=lambda *scores: self.told.append(scores),
+        recorder = SimpleNamespace(
+            scores={},
             say=self.said.append,
             on_confirmation=lambda candidate, whose, best, best_whose, *, wins: self.rows.append(
                 {"candidate": candidate.mean, **whose, "best": best and best.mean, "wins": wins}
             ),
         )
-        return BestPolicy(self.store, recorder)  # type: ignore[arg-type]
+        best = BestPolicy(self.store, recorder)  # type: ignore[arg-type]
+        self.recorder = recorder
+        return best
+
+    @property
+    def told(self) -> tuple[Score | None, Score | None]:
+        """Scores that rows of metrics tell: the best policy's and the candidate's."""
+        return self.recorder.scores["best"], self.recorder.scores["candidate"]
 
     def consider(self, version: int, *returns: float, learner: int | None = 0) -> None:
         tensors = [torch.full((2,), float(version)), torch.full((1,), -1.0, dtype=torch.float64)]
@@ -205,7 +211,7 @@ def test_a_run_that_is_stopped_decides_by_what_it_knows(fakes: Fakes) -> None:
     fakes.best.settle()
     assert (fakes.version(), fakes.best.waiting) == (2, False)
     assert scored_as(fakes.store) == (pytest.approx(598 / 3), 3)
-    assert fakes.told[-1] == (fakes.store.score(), None)
+    assert fakes.told == (fakes.store.score(), None)
     fakes.consider(3, 210.0, 195.0, 196.0)
     fakes.best.settle()
     assert (fakes.version(), fakes.version("candidate")) == (2, 3), "that may be luck"
@@ -290,7 +296,7 @@ def test_the_first_policy_was_not_chosen_and_is_the_best(fakes: Fakes) -> None:
     fakes.consider(1, 4.0, 6.0)
     assert fakes.version() == 1
     assert fakes.store.score() == Score(5.0, 2, 12.71)
-    assert fakes.told == [(Score(5.0, 2, 12.71), None)]
+    assert fakes.told == (Score(5.0, 2, 12.71), None)
     assert not fakes.best.waiting
     assert not fakes.has_contest()
 
@@ -325,11 +331,12 @@ def test_the_better_one_of_a_contest_is_the_best_with_what_it_earned_there(
     fakes.consider(0, 5.0)
     fakes.consider(1, 9.0)
     fakes.contest()
+    assert fakes.told == (Score(5.0, 1), Score(9.0, 1))
     fakes.best.decide(scored(candidate, candidate), scored(best, best))
     assert fakes.version() == kept
     earned = candidate if kept else best
     assert scored_as(fakes.store) == ((5.0, 1) if earned != earned else (earned, 2))
-    assert fakes.told[-2:] == [(Score(5.0, 1), Score(9.0, 1)), (fakes.store.score(), None)]
+    assert fakes.told == (fakes.store.score(), None)
     assert not fakes.best.waiting
     (row,) = fakes.rows
     assert (row["version"], row["updates"], row["env_steps"], row["wins"]) == (
@@ -398,7 +405,7 @@ def test_policies_that_cannot_be_read_for_now_are_kept(
             fakes.consider(2, 7.0)
     assert fakes.best.waiting
     assert (fakes.version(), fakes.version("candidate")) == (0, 1)
-    assert fakes.told[-1] == (Score(5.0, 1), Score(9.0, 1))
+    assert fakes.told == (Score(5.0, 1), Score(9.0, 1))
     assert fakes.has_contest()
 
 

@@ -66,9 +66,7 @@ def test_a_close_contest_is_played_in_as_many_episodes_as_an_evaluation_and_a_co
 def test_episodes_of_a_contest_are_not_those_of_a_candidate_before(tmp_path):
     """The highest score takes a candidate's place while that is played; each earns its own."""
     store = CheckpointStore(tmp_path, 3)
-    recorder = SimpleNamespace(
-        on_scores=lambda *_: None, say=lambda _: None, on_confirmation=lambda *_, **__: None
-    )
+    recorder = SimpleNamespace(scores={}, say=lambda _: None, on_confirmation=lambda *_, **__: None)
     best = BestPolicy(store, recorder, 8)  # type: ignore[arg-type]
     consider(best, 1, 5.0)
     consider(best, 2, 9.0)

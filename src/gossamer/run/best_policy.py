@@ -43,7 +43,7 @@ class BestPolicy:
 
     Args:
         store: of the run's checkpoints, where both are, so that a resumed run goes on with them.
-        recorder: told of every score and every contest.
+        recorder: holds the scores, and is told of every contest.
         confirm_episodes: that each of two policies plays in a contest, unless fewer tell them apart.
         settings: of the run, by which policies are scored.
         max_episode_steps: the plan's.
@@ -64,9 +64,9 @@ class BestPolicy:
         self._confirm_episodes = confirm_episodes
         self._scored_by = dict(settings), max_episode_steps
         # Nobody else writes them, and a disk that does not answer for a while must not look like an empty one.
-        self._scores: dict[Scored, Score | None] = {
-            x: None if x in outdated else store.score(x) for x in (BEST, CANDIDATE)
-        }
+        self._scores = recorder.scores
+        for name in (BEST, CANDIDATE):
+            self._scores[name] = None if name in outdated else store.score(name)
         self._loaded: tuple[_Kept, _Kept | None] | None = None
         self._pair: tuple[Identity, Identity | None] | None = None
         self._earned: tuple[Evaluation, Evaluation] | None = None  # by this pair so far
@@ -118,7 +118,6 @@ class BestPolicy:
         )
         if saved and wins and self.waiting:  # it was evaluated lower
             self._discard_candidate()
-        self.tell()
 
     def contest(self, names: Sequence[str]) -> Contest | None:
         """Return the candidate and the best, tensors in the order of these names.
@@ -133,7 +132,6 @@ class BestPolicy:
             best is not None and candidate.origin.identity == best.origin.identity
         ):
             self._discard_candidate()  # damaged, or the best already: a kill came between
-            self.tell()
             return None
         self._loaded = candidate, best
         pair = candidate.origin.identity, None if best is None else best.origin.identity
@@ -178,7 +176,6 @@ class BestPolicy:
             saved = self._save(BEST, *kept, _score_of(result))
         if saved or not wins:  # else it is still there to be confirmed
             self._discard_candidate()
-        self.tell()
         self._loaded, self._decided = None, challenger.origin.identity
 
     def finish(
@@ -216,11 +213,6 @@ class BestPolicy:
                 BEST, *candidate, score
             ):
                 self._discard_candidate()
-                self.tell()
-
-    def tell(self) -> None:
-        """Tell the recorder the scores so far."""
-        self._recorder.on_scores(self._scores[BEST], self._scores[CANDIDATE])
 
     def _save(
         self,
@@ -242,8 +234,8 @@ class BestPolicy:
         return True
 
     def _discard_candidate(self) -> None:
-        self._store.discard(CANDIDATE)
         self._scores[CANDIDATE] = None
+        self._store.discard(CANDIDATE)
 
     def _load(self, name: Scored) -> _Kept | None:
         try:

@@ -13,7 +13,7 @@ import numpy as np
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import MissingExtra
-from gossamer.record.checkpoint import CANDIDATE
+from gossamer.record.checkpoint import BEST, CANDIDATE
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog, plain
 from gossamer.record.progress import Progress
 from gossamer.record.window import Window
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gossamer.config import TrainConfig
-    from gossamer.record.checkpoint import Score
+    from gossamer.record.checkpoint import Score, Scored
     from gossamer.record.folder import RunFolder
     from gossamer.roles.acting_group import Episode
     from gossamer.roles.evaluation import Evaluation
@@ -66,8 +66,8 @@ class Recorder:
         self._ticks_before = max(time.time() - began, 0.0) - time.monotonic()
         self._began, self._drift = began, 0.0
         self.seconds_before = 0.0
-        self.best: Score | None = None
-        self.candidate: Score | None = None
+        self.scores: dict[Scored, Score | None] = {BEST: None, CANDIDATE: None}
+        """Of the best policy, and of one that is yet to be confirmed; who keeps them writes here."""
         self.last_evaluation: dict[str, float] = {}
         self._untold: deque[dict[str, float]] = deque()  # evaluations since the last row
         self._waiting: tuple[dict[str, Any], int] | None = None  # the run's last row
@@ -102,9 +102,6 @@ class Recorder:
     def open_files(self, *, resumed_at: int | None) -> None:
         """Open the log files."""
         config, folder = self._config, self._folder
-        # It may have been found after the checkpoint that is resumed from, as the last one of a run is.
-        store = folder.checkpoints()
-        self.on_scores(store.score(), store.score(CANDIDATE))
         self._metrics = MetricLog(folder.path / "metrics.jsonl")
         t_start = folder.read_json("meta.json")["started_unix"]
         self.episodes = EpisodeLog(folder.path, t_start, config.env_id)
@@ -188,10 +185,6 @@ class Recorder:
                 **({"scored_by": self._scored_by} if self._scored_by else {}),
             }
         )
-
-    def on_scores(self, best: Score | None, candidate: Score | None) -> None:
-        """Record the score of the best policy, and of one that is yet to be confirmed."""
-        self.best, self.candidate = best, candidate
 
     def on_confirmation(
         self,
@@ -314,7 +307,7 @@ class Recorder:
 
     def _evaluated(self) -> dict[str, float]:
         row = dict(self.last_evaluation)
-        best, candidate = self.best, self.candidate  # an evaluator changes them
+        best, candidate = self.scores[BEST], self.scores[CANDIDATE]  # an evaluator changes them
         if best is not None:
             row["evaluation_best"] = best.mean
             if best.episodes is not None:  # as in an older run

@@ -78,10 +78,6 @@ class Scoring:
         # Of learners that mix their parameters the average is the run's policy.
         self._run_policy = config.topology.run_policy if config.num_learners > 1 else ""
 
-    def tell(self) -> None:
-        """Tell the recorder the scores of the best policy and of a candidate, if they count."""
-        self._best_policy.tell()
-
     def load_state(self, state: RunPolicies) -> None:
         """Continue from the `state` of a checkpoint."""
         # A learner that begins with the policy of another has not earned this.

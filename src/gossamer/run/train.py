@@ -322,11 +322,10 @@ class _Session:
                 config, folder, placement, recorder, checkpoints, evaluations, watch.stop, requests
             )
             # Not before: somebody may refuse to go on yet.
-            supervisor.on_began = partial(self._drop, outdated, store, scoring)
+            supervisor.on_began = partial(self._drop, outdated, store)
             stack.callback(self._close, evaluations.close)
             watch.watched = run = _Run(supervisor, scoring, folder.beginnings() if resumed else {})
             self._write_beginning(supervisor)
-            scoring.tell()
             self._introduce(placement.restore_seconds or 0.0)
             return run.to_its_end(
                 lambda: supervisor.run(self._load, self._go_back, resumed=resumed, making=making)
@@ -492,11 +491,10 @@ class _Session:
                 )
         return found, told
 
-    def _drop(self, outdated: list[Scored], store: CheckpointStore, scoring: Scoring) -> None:
+    def _drop(self, outdated: list[Scored], store: CheckpointStore) -> None:
         """Drop the best policy or a candidate whose scores do not compare, and say so."""
         for name in outdated:
             store.discard(name)
-        scoring.tell()
         self._say(self.dropped)
 
     def _go_back(self) -> bool:
@@ -677,8 +675,8 @@ class _Run(Watched):
             seconds=recorder.seconds(),
             steps_per_second=recorder.pace.per_second(placement.env_steps),
             mean_return=recorder.window.mean(),
-            best=recorder.best,
-            candidate=recorder.candidate,
+            best=recorder.scores[BEST],
+            candidate=recorder.scores[CANDIDATE],
             best_learner=self._scoring.best_saved,
             ended=supervisor.exit,
         )
