@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer import __version__
 from gossamer.build.plan import make_plan
-from gossamer.config import TrainConfig, resolve, to_dict
+from gossamer.config import TrainConfig, nested, resolve, to_dict
 from gossamer.config.cores import MAX_LEARNERS, MIXED, row_for
 from gossamer.config.machine_layers import learners_layers
 from gossamer.config.merging import Layer, merge
@@ -29,7 +29,6 @@ from gossamer.system.cores import num_cores
 from gossamer.system.reading import expand, new_file, quoted
 from gossamer.tools.bench import core_rates
 from gossamer.tools.prediction import predicted
-from gossamer.topology.gossip import Gossip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +47,6 @@ START_SECONDS, START_SECONDS_PER_ENV = 5.0, 0.2
 ENDING_SECONDS = 3.0
 RATES_FRACTION = 0.15
 """Share of the time for measuring what one core does."""
-MIXING = Gossip(**{name: value for name, value in MIXED.items() if name != "name"})
 Changes = dict[str, Any]
 
 
@@ -197,22 +195,16 @@ def _worth(config: TrainConfig, changes: Changes) -> float:
 
 def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> float | None:
     """Return the steps per second of a training run of so many seconds with some settings changed; None: it began too late."""
-    changes = dict(changes)
-    if changes.pop("topology", None) is not None:
-        several = changes["num_learners"] > 1
-        changes["topology"] = MIXING if several else TrainConfig().topology
-    if rates := changes.pop("optimizer.learning_rate", None):
-        changes["optimizer"] = dataclasses.replace(config.optimizer, learning_rate=tuple(rates))
     with tempfile.TemporaryDirectory() as folder:
-        trial = dataclasses.replace(
-            config,
-            **changes,
-            run_folder=str(Path(folder) / "run"),
-            stop_after_seconds=seconds,
-            stop_within_seconds=ENDING_SECONDS,
-            checkpoint_every_seconds=0.0,
-            evaluation=dataclasses.replace(config.evaluation, every_seconds=0.0),
-        )
+        ends = {
+            "run_folder": str(Path(folder) / "run"),
+            "stop_after_seconds": seconds,
+            "stop_within_seconds": ENDING_SECONDS,
+            "checkpoint_every_seconds": 0.0,
+            "evaluation.every_seconds": 0.0,
+        }
+        layers = [Layer("", to_dict(config)), Layer("", nested({**changes, **ends}))]
+        trial = merge(TrainConfig, layers)[0]
         try:
             summary = train(trial, quiet=True).summary
         except RunFailed as error:
