@@ -30,23 +30,15 @@ class Collective:
     Args:
         backend: "nccl", for learners with a GPU each, or "gloo".
         meeting: where the learners find each other: a file that is not there yet, or HOST:PORT of a store.
-        interface: name of the network interface to use; empty: torch chooses.
-        grace_seconds: how long whoever ends learners may take to notice that one of them has died.
         rank: of this learner.
         num_learners: how many there are.
+        machine: address of this machine, whose network interface is used; empty: all learners are on this one.
     """
 
-    def __init__(
-        self,
-        backend: str,
-        meeting: str,
-        rank: int,
-        num_learners: int,
-        interface: str = "",
-        grace_seconds: float = GRACE_SECONDS,
-    ):
-        self._num_learners, self._grace_seconds = num_learners, grace_seconds
-        if interface:
+    def __init__(self, backend: str, meeting: str, rank: int, num_learners: int, machine: str = ""):
+        self._num_learners = num_learners
+        self._grace_seconds = FAR_GRACE_SECONDS if machine else GRACE_SECONDS
+        if machine and (interface := _interface_of(machine)):
             for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
                 os.environ.setdefault(name, interface)
         host, colon, port = meeting.rpartition(":")
@@ -91,7 +83,7 @@ class MeetingPoint:
         self.address = f"{host}:{self._store.port}"
 
 
-def interface_of(address: str) -> str:
+def _interface_of(address: str) -> str:
     """Return the name of this machine's network interface with an address; empty: there is none."""
     import psutil
 

@@ -137,23 +137,11 @@ def _learn(
         if task.initial is not None and (differs := snapshot.restore(learners, task.initial)):
             spec = dataclasses.replace(spec, differs=differs)
         if task.transport != "memory":
-            from gossamer.links.collective import (
-                FAR_GRACE_SECONDS,
-                GRACE_SECONDS,
-                Collective,
-                interface_of,
-            )
+            from gossamer.links.collective import Collective
 
             learners.meet()
-            interface = interface_of(task.machine) if task.machine else ""
-            grace = FAR_GRACE_SECONDS if task.machine else GRACE_SECONDS
             collective = Collective(
-                task.transport,
-                task.meeting,
-                task.ranks[0],
-                config.num_learners,
-                interface,
-                grace,
+                task.transport, task.meeting, task.ranks[0], config.num_learners, task.machine
             )
         learners.join(late=bool(task.donors), collective=collective)
         for parts in learners.parts:
