@@ -45,10 +45,19 @@ def find_end(
         state: of its last checkpoint.
         returns_compare: the returns of its last episodes are of such episodes as are to come.
     """
-    ended, summary = _reached(config, folder, state, returns_compare=returns_compare)
+    record, window = state.recorder, Window(config.num_learners)
+    window.load(record.window)
+    window.leave_out(rank for rank, _ in state.policies.absent)
+    mean = window.mean()
+    ended = end_of(
+        config,
+        env_steps=state.env_steps,
+        seconds=record.seconds,
+        mean_return=mean if window.full and returns_compare else None,
+    )
     if ended is None:
         return None
-    how = str(ended)
+    summary, how = _summary(folder, state, ended, mean), str(ended)
     if ended.cause == "stop_after_seconds":
         how += f" by its {summary['seconds']:.0f} s over all sessions"
     limit = _raised(config, ended, state.env_steps, summary["seconds"])
@@ -59,25 +68,9 @@ def find_end(
     return Finished(folder.path, summary, told)
 
 
-def _reached(
-    config: TrainConfig, folder: RunFolder, state: RunState, *, returns_compare: bool
-) -> tuple[Exit | None, dict[str, Any]]:
-    """Return why a run has nothing left to do, and its summary; None if it has something to do.
-
-    A run killed between its last checkpoint and its summary gets the summary now.
-    """
-    record, window = state.recorder, Window(config.num_learners)
-    window.load(record.window)
-    window.leave_out(rank for rank, _ in state.policies.absent)
-    env_steps, updates, mean = state.env_steps, state.updates[0], window.mean()
-    ended = end_of(
-        config,
-        env_steps=env_steps,
-        seconds=record.seconds,
-        mean_return=mean if window.full and returns_compare else None,
-    )
-    if ended is None:
-        return None, {}
+def _summary(folder: RunFolder, state: RunState, ended: Exit, mean: float | None) -> dict[str, Any]:
+    """Return the summary of a run that has ended; one that was killed after its last checkpoint gets it now."""
+    record, updates = state.recorder, state.updates[0]
     summary = table_in(FolderReader(folder.path), "summary.json")
     told, before = isinstance(summary.get("seconds"), int | float), exit_of(summary)
     # What failed or was stopped behind the last checkpoint, as an evaluation, is nothing that is left to do.
@@ -85,7 +78,7 @@ def _reached(
     if not told or not whole or summary.get("updates") != updates:
         (steps, seconds), store = record.paced, folder.checkpoints()
         summary = summary_of(
-            env_steps=env_steps,
+            env_steps=state.env_steps,
             updates=updates,
             restarts=0,
             seconds=record.seconds,
@@ -97,7 +90,7 @@ def _reached(
             ended=ended,
         )
         folder.write_json("summary.json", summary)
-    return ended, summary
+    return summary
 
 
 def _raised(config: TrainConfig, ended: Exit, env_steps: int, seconds: float) -> str:
