@@ -80,32 +80,7 @@ def _torsos(config: TrainConfig, spec: EnvSpec) -> set[str]:
 def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
     """Resolve every "auto" for an environment and a machine; None: this one."""
     machine = learners_machine(config, machine or this_machine())
-    if config.device == "cuda" and config.placement == "cluster" and not machine.gpus:
-        raise ConfigError(
-            "--device cuda: cluster.gpus_per_learner is 0, so that learners on the cluster have no GPU; use "
-            "--cluster.gpus-per-learner 1, or --device cpu"
-        )
-    device = find_device(config.device, has_gpu=bool(machine.gpus))
-    pooling = [
-        f"policy.encoders.{x}" for x, own in config.policy.encoders.items() if own.name == "impala"
-    ]
-    if config.policy.torso == "impala":
-        pooling.insert(0, "policy.torso")
-    if device == "cuda" and config.deterministic and pooling:
-        raise ConfigError(
-            f"deterministic is on, but {pooling[0]} is impala, whose pooling has no deterministic form on a GPU; "
-            f"use --{pooling[0]} nature, --device cpu, or leave deterministic out"
-        )
-    if device == "cuda" and config.learner_threads > 1:
-        raise ConfigError(
-            f"--learner-threads {config.learner_threads}: on a GPU a batch is learnt whole; leave it out, "
-            "or use --device cpu"
-        )
-    if device == "cuda" and config.actor_threads > 1 and not config.actors_per_learner:
-        raise ConfigError(
-            f"--actor-threads {config.actor_threads}: a GPU computes all actions at once; leave it out, or use "
-            "--device cpu"
-        )
+    device = _device_for(config, machine)
     pixels = spec.has_pixels
     precision = config.precision
     if precision == "auto":
@@ -159,6 +134,38 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         env_workers=count_env_workers(config, num_envs, groups, cores) if device == "cuda" else 0,
         actors=count_actors(config, machine),
     )
+
+
+def _device_for(config: TrainConfig, machine: Machine) -> Device:
+    """Return where learners compute; refuse a GPU that is not there, and settings with which none can compute."""
+    if config.device == "cuda" and config.placement == "cluster" and not machine.gpus:
+        raise ConfigError(
+            "--device cuda: cluster.gpus_per_learner is 0, so that learners on the cluster have no GPU; use "
+            "--cluster.gpus-per-learner 1, or --device cpu"
+        )
+    if find_device(config.device, has_gpu=bool(machine.gpus)) == "cpu":
+        return "cpu"
+    pooling = [
+        f"policy.encoders.{x}" for x, own in config.policy.encoders.items() if own.name == "impala"
+    ]
+    if config.policy.torso == "impala":
+        pooling.insert(0, "policy.torso")
+    if config.deterministic and pooling:
+        raise ConfigError(
+            f"deterministic is on, but {pooling[0]} is impala, whose pooling has no deterministic form on a GPU; "
+            f"use --{pooling[0]} nature, --device cpu, or leave deterministic out"
+        )
+    if config.learner_threads > 1:
+        raise ConfigError(
+            f"--learner-threads {config.learner_threads}: on a GPU a batch is learnt whole; leave it out, "
+            "or use --device cpu"
+        )
+    if config.actor_threads > 1 and not config.actors_per_learner:
+        raise ConfigError(
+            f"--actor-threads {config.actor_threads}: a GPU computes all actions at once; leave it out, or use "
+            "--device cpu"
+        )
+    return "cuda"
 
 
 def count_actors(config: TrainConfig, machine: Machine) -> int:

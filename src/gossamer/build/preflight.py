@@ -168,6 +168,31 @@ def refuse_what_memory_cannot_hold(
         torso: the user's own feature layers.
     """
     told = refuse_large(config, spec, plan, torso)
+    others = _refuse_many(config, spec, plan, num_processes, torso)
+    if len(config.replays) == 1:
+        return [*told, *_replays_missed(config)]
+    loads = loaded = 0
+    if checkpoint is not None:
+        loads, loaded = checkpoint.nbytes(loaded=False), checkpoint.nbytes(loaded=True)
+    policy = build_policy(config, spec, torso)
+    told += refuse_replays(
+        config,
+        policy,
+        num_envs=plan.num_envs,
+        device=plan.device,
+        others=others,
+        loads=loads,
+        loaded=loaded,
+    )
+    if config.checkpoint_replay:
+        told.append(_checkpoints_in_words(config, plan, policy, checkpoint))
+    return told
+
+
+def _refuse_many(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, num_processes: int, torso: nn.Module | None
+) -> int:
+    """Return the bytes that learners, environments and actors take; refuse more of them than there is room for."""
     size, free = config.num_learners, free_memory()
     envs = _bytes_per_env(config, spec, plan)
     total = size * plan.num_envs * envs
@@ -196,30 +221,17 @@ def refuse_what_memory_cannot_hold(
             f"{actors} actor processes take about {actors * BYTES_PER_PROCESS / 2**30:.0f} GiB of memory beside the learners; "
             f"{free / 2**30:.0f} GiB are free: --actors-per-learner {fits}"
         )
-    total += actors * BYTES_PER_PROCESS
-    if len(config.replays) == 1:
-        name, cost = config.algorithm.name, getattr(config.algorithm, "policy_cloning_cost", 0.0)
-        what = f"what {name} is for" * (name in ("laser", "impact"))
-        what = what or "what algorithm.policy_cloning_cost is for" * (cost > 0.0)
-        what = what or "what checkpoint_replay is for" * config.checkpoint_replay
-        how = ": --replay-ratio 3" if config.algorithm.corrects else ""
-        return [*told, f"nothing is replayed, which is {what}{how}"] if what else told
-    loads = loaded = 0
-    if checkpoint is not None:
-        loads, loaded = checkpoint.nbytes(loaded=False), checkpoint.nbytes(loaded=True)
-    policy = build_policy(config, spec, torso)
-    told += refuse_replays(
-        config,
-        policy,
-        num_envs=plan.num_envs,
-        device=plan.device,
-        others=total,
-        loads=loads,
-        loaded=loaded,
-    )
-    if config.checkpoint_replay:
-        told.append(_checkpoints_in_words(config, plan, policy, checkpoint))
-    return told
+    return total + actors * BYTES_PER_PROCESS
+
+
+def _replays_missed(config: TrainConfig) -> list[str]:
+    """Say of a run that replays nothing what it has that is for replaying; nothing where it has nothing."""
+    name, cost = config.algorithm.name, getattr(config.algorithm, "policy_cloning_cost", 0.0)
+    what = f"what {name} is for" * (name in ("laser", "impact"))
+    what = what or "what algorithm.policy_cloning_cost is for" * (cost > 0.0)
+    what = what or "what checkpoint_replay is for" * config.checkpoint_replay
+    how = ": --replay-ratio 3" if config.algorithm.corrects else ""
+    return [f"nothing is replayed, which is {what}{how}"] if what else []
 
 
 def refuse_what_a_gpu_cannot_hold(
