@@ -69,7 +69,7 @@ def test_a_run_begins_saves_and_ends_without_a_host_that_has_no_place(supervise)
     placement.script += [ends, [done(0), done(2)]]
     run = supervise(placement, **SETTINGS, total_env_steps=100)
     run.run()
-    assert run.supervisor.final_snapshot_queued
+    assert run.checkpoints.final_snapshot_queued
     saved = run.saved()
     assert saved.updates == {0: 3, 1: 3, 2: 5}, "the state of learner 0"
     donor, filled, _ = saved.learners

@@ -69,8 +69,8 @@ def test_a_run_whose_last_checkpoint_could_not_be_written_is_not_saved(supervise
     monkeypatch.setattr(CheckpointStore, "save", full)
     with pytest.raises(OSError, match="No space left"):
         run.run()
-    assert run.supervisor.final_snapshot_queued
-    assert not run.supervisor.saved
+    assert run.checkpoints.final_snapshot_queued
+    assert not run.checkpoints.all_saved
 
 
 def test_what_waited_for_a_checkpoint_is_heard_in_the_order_in_which_it_was_told(supervise):

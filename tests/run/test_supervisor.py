@@ -32,7 +32,7 @@ def test_one_host_trains_to_the_end_it_knows(supervise):
     placement.script += [learns_the_last, [told(updates=3, last=True), part(updates=3)], [done()]]
     run = supervise(placement, total_env_steps=100)
     run.run()
-    assert run.supervisor.final_snapshot_queued
+    assert run.checkpoints.final_snapshot_queued
     assert run.supervisor.exit == Exit("done", "total_env_steps")
     # the order at the beginning asks for what the run begins with
     assert placement.asked == ["start", ("order", 1, False), "end"]
@@ -232,7 +232,7 @@ def test_a_host_that_has_given_everything_may_die(supervise, last):
     run = supervise(placement, **ASYNCHRONOUS)
     run.run()
     assert run.supervisor.restarts == 0
-    assert run.supervisor.final_snapshot_queued
+    assert run.checkpoints.final_snapshot_queued
 
 
 def test_a_group_that_cannot_do_without_a_member_goes_back(supervise):
@@ -380,7 +380,7 @@ def test_a_run_that_ends_before_its_first_version_is_saved(supervise):
     run = supervise(placement, checkpoint_every_seconds=0.0)
     run.stop.request("SIGINT")
     run.run()
-    assert run.supervisor.final_snapshot_queued
+    assert run.checkpoints.final_snapshot_queued
     assert run.store.list() == [0]
 
 
@@ -416,7 +416,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_the_next_one_is_tried(s
     disk.failures = 1
     run.run()
     assert run.store.list() == [3]
-    assert run.supervisor.saved
+    assert run.checkpoints.all_saved
     (line,) = [x for x in run.said if "could not be written" in x]
     assert line.startswith("a checkpoint could not be written (No space left on device); ")
 
@@ -456,6 +456,6 @@ def test_what_could_not_be_written_is_not_said_to_be_on_disk(supervise, monkeypa
     run.run_script()
     wait_for(lambda: run.checkpoints.failed, "the failure")
     assert run.checkpoints.on_disk is None
-    assert not run.supervisor.saved
+    assert not run.checkpoints.all_saved
     with pytest.raises(OSError, match="No space left"):
         run.supervisor.finish_saving()

@@ -81,6 +81,11 @@ class Checkpointing:
         return self.failures > 0
 
     @property
+    def all_saved(self) -> bool:
+        """Whether the last that was learnt is on disk."""
+        return self.final_snapshot_queued and not (self.busy or self.failed)
+
+    @property
     def on_disk(self) -> int | None:
         """Env steps behind the last checkpoint that is on disk; None: there is none."""
         return self._before if self.busy or self.failed else self.saved_env_steps

@@ -157,7 +157,7 @@ class Supervisor:
                 self.exit = None  # an end that was reached is not reached any more
                 resumed, making = go_back(), self._group.making
         self.finish_saving()
-        if self.final_snapshot_queued:
+        if self.checkpoints.final_snapshot_queued:
             self.evaluations.finish(self.exit, self.finish_saving)
 
     def _supervise(self, load: LoadInitialState) -> None:
@@ -200,11 +200,6 @@ class Supervisor:
         if self.checkpoints.failures > 1 or not isinstance(error, OSError):
             raise error
         self.recorder.say(user_messages.not_saved(error, kept=self.checkpoints.on_disk is not None))
-
-    @property
-    def final_snapshot_queued(self) -> bool:
-        """Whether the last parts of all hosts are joined and handed to the writer."""
-        return self.checkpoints.final_snapshot_queued
 
     @property
     def restarts(self) -> int:
@@ -444,11 +439,6 @@ class Supervisor:
         self._write_processes()
         self._look_whether_all_began()  # the others may have waited for this one alone
         self._save_when_whole()
-
-    @property
-    def saved(self) -> bool:
-        """Whether the last that was learnt is on disk."""
-        return self.final_snapshot_queued and not (self.checkpoints.busy or self.checkpoints.failed)
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""

@@ -608,7 +608,7 @@ class _Run(Watched):
         supervisor, failure = self._supervisor, self._supervisor.stop.failure
         if failure is not None:
             supervisor.exit = Exit("failed", user_messages.headline(failure))
-        elif not supervisor.saved:
+        elif not supervisor.checkpoints.all_saved:
             supervisor.tell_lost(supervisor.checkpoints.on_disk)
         with suppress(OSError):
             supervisor.recorder.write_last_row()
@@ -631,7 +631,7 @@ class _Run(Watched):
         try:
             with suppress(Overdue, Interrupted, Stopped):
                 train()
-            if not supervisor.final_snapshot_queued:
+            if not supervisor.checkpoints.final_snapshot_queued:
                 supervisor.leave()
             supervisor.finish_saving()
             supervisor.stop.settle()
