@@ -115,8 +115,7 @@ def _whole(config: TrainConfig, total: float) -> str:
 def _placement_mistakes(config: TrainConfig) -> Iterator[str]:
     """Yield mistakes in where roles run, and in how many processes there are."""
     alone = config.num_learners == 1
-    shared = any(getattr(replay, "shared", False) for replay in config.replays)
-    if config.placement == "cluster" and shared:
+    if config.placement == "cluster" and config.shares_replay:
         why = "machines of a cluster have no memory in common"
         yield f"replays are shared, but {why}: leave shared out, or --placement local"
     if (fewest := config.cluster.min_learners) > (size := config.num_learners):

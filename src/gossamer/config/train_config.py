@@ -220,6 +220,11 @@ class TrainConfig:
         """`lag`, where auto is what the algorithm takes."""
         return self.lag if self.lag != "auto" else "1" if self.algorithm.corrects else "0"
 
+    @property
+    def shares_replay(self) -> bool:
+        """Whether all learners read a replay."""
+        return any(getattr(x, "shared", False) for x in self.replays)
+
     def of_learner(self, rank: int) -> "TrainConfig":
         """Return the settings of learner `rank`: only its own value of each setting that has one value per learner."""
         config = self

@@ -111,7 +111,7 @@ def why_not_exact(
         if config.topology.staleness != 0:
             why.append("learners do not wait for each other")
         # What others have stored by now depends on who is quicker.
-        if any(getattr(settings, "shared", False) for settings in config.replays):
+        if config.shares_replay:
             why.append("processes share a replay")
     if state is None:
         return why

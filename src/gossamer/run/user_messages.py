@@ -157,7 +157,7 @@ def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:
     text = f"{size} learners, {topology.name}"
     if not topology.talks:
         text = f"{size} independent learners (to let them mix: {_TALKING})"
-        if any(getattr(settings, "shared", False) for settings in config.replays):
+        if config.shares_replay:
             text = f"{size} learners that share a replay, and no parameters"
     if (layout := layout_of(config)) is not None:
         text += f", in {layout}"

@@ -211,7 +211,7 @@ def build_learners(
         placer: as `ActorTeam` has it.
     """
     size = config.num_learners
-    if ranks is None and size > 1 and any(getattr(s, "shared", False) for s in config.replays):
+    if ranks is None and size > 1 and config.shares_replay:
         blocks = shared_blocks(config, build_policy(config, spec, torso))
         shared = [[make_block(nbytes, path) for _ in range(size)] for nbytes, path in blocks]
     made: list[LearnerBundle] = []
