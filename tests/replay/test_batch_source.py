@@ -238,7 +238,7 @@ def test_what_fails_to_close_leaves_nothing_open():
 
     good, bad = Closes(), Closes()
     bad.close = mix.close
-    links = dict.fromkeys(("spec", "plan", "policy", "queue", "board", "gate", "stop"))
+    links = dict.fromkeys(("plan", "policy", "queue", "board", "gate", "stop"))
     actors = Closes(), Closes()
     parts = [
         LearnerBundle(learner=x, actor=y, **links) for x, y in zip((bad, good), actors, strict=True)

@@ -27,7 +27,7 @@ def learners():
 
 def test_they_see_what_it_saw_and_fill_their_replays_first(learners):
     (parts,) = learners.parts
-    giver = ActorCritic(parts.spec, parts.policy.config)
+    giver = ActorCritic(parts.policy.spec, parts.policy.config)
     obs = 5.0 + 3.0 * torch.randn((6, 4, 4), generator=torch.Generator().manual_seed(1))
     giver.observe(obs, torch.ones((5, 4), dtype=torch.bool))
     giver.refresh()

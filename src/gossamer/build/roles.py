@@ -216,7 +216,6 @@ def actor_seeds(config: TrainConfig, plan: Plan, rank: int, restarts: int = 0) -
 class LearnerBundle:
     """One learner and what serves it, joined by links."""
 
-    spec: EnvSpec
     plan: Plan
     policy: ActorCritic
     learner: Learner
@@ -321,7 +320,7 @@ def build_bundle(
         raise
     simulators = native_threads() - before if making is not None else frozenset[int]()
     gate = Gate(stop, roles)
-    return LearnerBundle(spec, plan, policy, learner, actor, queue, board, gate, stop, simulators)
+    return LearnerBundle(plan, policy, learner, actor, queue, board, gate, stop, simulators)
 
 
 def _slots(

@@ -187,7 +187,7 @@ def restore(learners: HostLearners, initial: InitialState) -> str:
 
 
 def _restore(parts: LearnerBundle, initial: RunState) -> bool:
-    exact, state = is_repeatable(initial, parts.spec), initial.learners[parts.learner.rank]
+    exact, state = is_repeatable(initial, parts.policy.spec), initial.learners[parts.learner.rank]
     misfit = "does not fit these settings ({}); resume with the network and optimizer it was trained with"
     with _refusing(initial.folder, misfit):
         parts.learner.load_state_dict(state.part("learner."))

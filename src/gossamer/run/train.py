@@ -324,8 +324,9 @@ class _Session:
             # Not before: somebody may refuse to go on yet.
             supervisor.on_began = partial(self._drop, outdated, store)
             stack.callback(self._close, evaluations.close)
-            watch.watched = run = _Run(supervisor, scoring, folder.beginnings() if resumed else {})
-            self._write_beginning(supervisor)
+            beginnings = folder.beginnings() if resumed else {}
+            watch.watched = run = _Run(supervisor, scoring, beginnings)
+            self._write_beginning(supervisor, beginnings)
             self._introduce(placement.restore_seconds or 0.0)
             return run.to_its_end(
                 lambda: supervisor.run(self._load, self._go_back, resumed=resumed, making=making)
@@ -388,10 +389,9 @@ class _Session:
         layers = self.asked.layers.items()
         return {name: str(before.get(name, x)) if x == RESUMED else x for name, x in layers}
 
-    def _write_beginning(self, supervisor: Supervisor) -> None:
-        """Write what a run begins with; of a new run nothing stays if that fails."""
+    def _write_beginning(self, supervisor: Supervisor, beginnings: Mapping[str, bytes]) -> None:
+        """Write what a run begins with; of a new run nothing stays if that fails, a resumed one has its `beginnings` back."""
         asked, folder = self.asked, self.folder
-        beginnings = folder.beginnings() if self.state else {}
         try:
             known = user_messages.env_facts(self.spec) if self.prepared.tried else {}
             settings = to_dict(self.config)
