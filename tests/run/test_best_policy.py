@@ -414,12 +414,8 @@ class Slow:
 
     confirming_cost, confirming_episodes = 99.0, 20
 
-    def __init__(self, fakes: Fakes, newest: float):
-        self.fakes, self.newest, self.interrupts = fakes, newest, False
-
-    def evaluate_newest(self, stop: Any) -> float:
-        self.fakes.consider(7, self.newest)
-        return 0.0
+    def __init__(self, fakes: Fakes):
+        self.fakes, self.interrupts = fakes, False
 
     def confirm(self, stop: Any) -> float:
         if self.interrupts:
@@ -430,7 +426,8 @@ class Slow:
 
 
 def test_what_is_left_to_confirm_is_confirmed_when_a_run_ends(fakes: Fakes) -> None:
-    evaluator: Any = Slow(fakes, newest=5.0)
+    evaluator: Any = Slow(fakes)
+    fakes.consider(7, 5.0)
     fakes.best.finish(evaluator, lambda: False)
     assert (fakes.version(), fakes.said) == (7, []), "one alone: nothing to confirm"
     fakes.consider(8, 9.0)

@@ -178,19 +178,12 @@ class BestPolicy:
             self._discard_candidate()
         self._loaded, self._decided = None, challenger.origin.identity
 
-    def finish(
-        self,
-        evaluator: Evaluator,
-        stop: Callable[[], bool],
-        others: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Evaluate a finished run's policy, then `others`, and confirm what has not been confirmed yet.
+    def finish(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
+        """Confirm what has not been confirmed yet when a run is done.
 
         Raises:
             Interrupted: `stop` has said so; what was not confirmed stays a candidate.
         """
-        evaluator.evaluate_newest(stop)
-        others()
         if not self.waiting:
             return
         if evaluator.confirming_cost > EXPLAINED_AFTER_SECONDS:

@@ -203,14 +203,13 @@ class Evaluations:
         def interrupted() -> bool:
             return stop.is_requested or stop.over
 
-        def evaluate_others() -> None:
-            if boards is not None:
-                for learner in self._scoring.others:
-                    boards.evaluate_learner_next(learner)
-                    evaluator.evaluate_newest(interrupted)
-
         self._evaluate_run_policy_next()
-        self._scoring.finish(evaluator, interrupted, evaluate_others)
+        evaluator.evaluate_newest(interrupted)
+        if boards is not None:
+            for learner in self._scoring.others:
+                boards.evaluate_learner_next(learner)
+                evaluator.evaluate_newest(interrupted)
+        self._scoring.finish(evaluator, interrupted)
 
     def _finish_stopped(self, evaluator: Evaluator, finish_saving: Callable[[], None]) -> None:
         """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""

@@ -172,9 +172,7 @@ class Scoring:
         """Decide by what is known whether the candidate of a run that is stopped is the best."""
         self._best_policy.settle()
 
-    def finish(
-        self, evaluator: Evaluator, stop: Callable[[], bool], others: Callable[[], None]
-    ) -> None:
-        """Evaluate the policy of a run that is done, and `others`, confirm what has not been confirmed yet, and record the best."""
-        self._best_policy.finish(evaluator, stop, others)
+    def finish(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
+        """Confirm what has not been confirmed yet when a run is done, and record the best policy."""
+        self._best_policy.finish(evaluator, stop)
         evaluator.film(stop)
