@@ -44,8 +44,8 @@ SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "hub": ""}
 """What the name of each format's file ends in; a folder has no such end."""
 EPISODES, SEED = 30, 1
 """Episodes that a model card tells the scores of, and their seed, where no others are asked for."""
-_PATHS = ("run_folder", "init_from", "cluster", "path")
-"""Settings that name places on this machine or in its network."""
+_PLACES = ("run_folder", "init_from", "cluster")
+"""Settings that name places on this machine or in its network, as the `path` of a replay does."""
 
 
 class _Loaded(NamedTuple):
@@ -198,12 +198,12 @@ def _write_hub(
     if episodes:
         say(f"playing {episodes} episodes for the model card (--episodes N: fewer)")
         scores = play_episodes(config, policy, watch, episodes=episodes, sample=False, seed=seed)
-    settings = {name: x for name, x in to_dict(config).items() if name not in _PATHS}
+    settings = _without_places(to_dict(config))
     try:
         shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
         partial.mkdir()
         hub.write_policy(
-            partial, policy, {**loaded.description, "settings": _without_paths(settings)}
+            partial, policy, {**loaded.description, "settings": settings}
         )
         own = policy.torso if policy.config.has_own_code else None
         step = OneStep(hub.load_hub(partial, torso=own), policy.interface.action).eval()
@@ -236,16 +236,15 @@ def _video(loaded: _Loaded, folder: Path, seed: int, say: Callable[[str], None])
     return path.is_file()
 
 
-def _without_paths(settings: Any) -> Any:
-    if isinstance(settings, dict):
-        return {name: _without_paths(x) for name, x in settings.items() if name not in _PATHS}
-    return (
-        [_without_paths(x) for x in settings] if isinstance(settings, (list, tuple)) else settings
-    )
+def _without_places(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that may be published."""
+    kept = {name: x for name, x in settings.items() if name not in _PLACES}
+    replays = [{name: x for name, x in own.items() if name != "path"} for own in kept["replays"]]
+    return {**kept, "replays": replays}
 
 
 def _given_settings(folder: RunFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that the user gave, by dotted name; none if the run does not say."""
+    """Return those of some settings that the user gave, by dotted name; none if the run does not say."""
     try:
         layers = folder.read_json("layers.json")
         names = sorted(explicit(layers))
@@ -259,7 +258,7 @@ def _given_settings(folder: RunFolder, settings: Mapping[str, Any]) -> dict[str,
                 value = value[int(part)]
             else:
                 value = value.get(part) if isinstance(value, dict) else None
-        if value is not None and name.rpartition(".")[2] not in _PATHS:
+        if value is not None:
             found[name] = value
     return found
 
