@@ -13,7 +13,7 @@ from gossamer.dashboard.values import flat, shown, word
 from gossamer.record.about import ABOUT, read_about
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.files import LOCK
-from gossamer.record.objectives import last_evaluation
+from gossamer.record.objectives import last_score
 from gossamer.record.readers import last_rows, last_session, newest_row, score_in, table_in
 from gossamer.record.window import WINDOW
 from gossamer.system.reading import mapping, number, whole
@@ -228,7 +228,7 @@ def _read(
         "mean_return": told("mean_return_last_100", "return_mean_100"),
         "mean_return_episodes": _episodes_of_mean(files, row, ended=bool(begins)),
         "best_evaluation": best,
-        "last_evaluation": _last_evaluation(files, config),
+        "last_evaluation": _last_evaluation(files, config, meta),
         "candidate_evaluation": score_in(files, "candidate"),
         "steps_per_second": told("steps_per_second", "steps_per_second"),
         "seconds": seconds,
@@ -316,12 +316,16 @@ def _progress(
     return min(seconds / limit, 1.0) if seconds is not None and limit else None
 
 
-def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
-    """Return the score of the run's policy; where there is one learner, its last row says it, which is not far."""
-    alone = (whole(config.get("num_learners")) or 1) < 2
-    sizes = (NEAR_BYTES, TAIL_BYTES) if alone else (TAIL_BYTES,)
-    found = (last_evaluation(files, num_bytes) for num_bytes in sizes)
-    return next((score for score in found if score is not None), None)
+def _last_evaluation(
+    files: RunFiles, config: dict[str, Any], meta: Mapping[str, Any]
+) -> float | None:
+    """Return the score of the run's policy, which the last rows say: of learners on their own those may be far apart."""
+    rows = (
+        row
+        for size in (NEAR_BYTES, TAIL_BYTES)
+        for row in last_rows(files, "evaluation.jsonl", size)
+    )
+    return last_score(rows, meta.get("scored_by"), config)
 
 
 def _where(session: dict[str, Any], row: dict[str, Any]) -> str:

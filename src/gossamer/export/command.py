@@ -202,9 +202,7 @@ def _write_hub(
     try:
         shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
         partial.mkdir()
-        hub.write_policy(
-            partial, policy, {**loaded.description, "settings": settings}
-        )
+        hub.write_policy(partial, policy, {**loaded.description, "settings": settings})
         own = policy.torso if policy.config.has_own_code else None
         step = OneStep(hub.load_hub(partial, torso=own), policy.interface.action).eval()
         agreement = check(module_step(step), loaded.description["inputs"], recording)

@@ -9,12 +9,12 @@ from operator import le
 from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.record.exits import exit_of
-from gossamer.record.readers import last_rows, rows_in, table_in
+from gossamer.record.readers import rows_in, table_in
 from gossamer.record.window import WINDOW
 from gossamer.system.reading import mapping, number, whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from gossamer.record.readers import Reader
 
@@ -117,33 +117,49 @@ def area(points: list[Point], until: float = 0.0) -> float:
     return total / steps[-1] if steps[-1] > 0 else heights[-1]
 
 
-def last_evaluation(files: Reader, max_bytes: int | None = None) -> float | None:
+def last_evaluation(files: Reader) -> float | None:
+    """Return the mean of the last evaluation of a run's policy; None if there was none."""
+    mark = table_in(files, "meta.json").get("scored_by")
+    rows = [*rows_in(files, "evaluation.jsonl")]
+    return last_score(reversed(rows), mark, table_in(files, "config.json"))
+
+
+def last_score(
+    newest_first: Iterable[Mapping[str, Any]], mark: Any, settings: Mapping[str, Any]
+) -> float | None:
     """Return the mean of the last evaluation of a run's policy, of learners on their own the mean of theirs; None if there was none.
 
     Args:
-        files: of the run.
-        max_bytes: as `evaluations_of_policy` has it.
+        newest_first: evaluations, of which no more are read than it takes.
+        mark: `scored_by` of those that compare with the newest; None: that of the newest.
+        settings: of the run.
     """
-    last: dict[Any, float] = {}
-    for row in evaluations_of_policy(files, max_bytes):
-        if (mean := number(row.get("mean"))) is not None:
-            last[str(row.get("learner"))] = mean
-    return sum(last.values()) / len(last) if last else None
+    alone = settings.get("num_learners") == 1
+    found: dict[str, float] = {}
+    for row in newest_first:
+        mean = number(row.get("mean"))
+        if mean is None or row.get("confirmation"):
+            continue
+        if mark is None:
+            mark = row.get("scored_by")
+        if row.get("scored_by", mark) != mark:
+            continue  # scores do not compare any more
+        average = row.get("learner") == "average"
+        if average and not (alone or ships_average(settings)):
+            break  # they mixed before the run was resumed
+        if average or alone:
+            return mean
+        found.setdefault(str(row.get("learner")), mean)
+    return sum(found.values()) / len(found) if found else None
 
 
-def evaluations_of_policy(files: Reader, max_bytes: int | None = None) -> list[dict[str, Any]]:
+def evaluations_of_policy(files: Reader) -> list[dict[str, Any]]:
     """Return the evaluations of a run's policy: where learners mix, it is their average, and every second one is of a learner.
 
     Of a run that was resumed with learners that do not mix any more, or with settings by which scores do not compare, these
     are the ones since then.
-
-    Args:
-        files: of the run.
-        max_bytes: last bytes of evaluation.jsonl that are read; None: all.
     """
-    name = "evaluation.jsonl"
-    told = rows_in(files, name) if max_bytes is None else [*last_rows(files, name, max_bytes)][::-1]
-    rows = [row for row in told if not row.get("confirmation")]
+    rows = [row for row in rows_in(files, "evaluation.jsonl") if not row.get("confirmation")]
     mark = table_in(files, "meta.json").get("scored_by")
     if mark is None and rows:  # it is damaged
         mark = rows[-1].get("scored_by")
