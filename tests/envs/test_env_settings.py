@@ -9,7 +9,13 @@ from waiting import PATIENCE_SECONDS
 import gossamer
 from gossamer.envs.atari import atari_protocol
 from gossamer.envs.registry import make_vec_env, read_spec
-from gossamer.envs.settings import FAMILIES_ONLY, OF_OWN_ENVIRONMENTS, EnvConfig, suite_of
+from gossamer.envs.settings import (
+    FAMILIES_ONLY,
+    OF_OWN_ENVIRONMENTS,
+    EnvConfig,
+    is_native,
+    suite_of,
+)
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command
 
@@ -202,3 +208,19 @@ def test_what_to_type_installs_into_this_python_from_where_gossamer_came(tmp_pat
         "gossamer.machine.__file__", str(tmp_path / "lib" / "gossamer" / "machine.py")
     )
     assert install_command("atari").endswith(' -m pip install "gossamer[atari]"')
+
+
+@pytest.mark.parametrize(
+    ("env_id", "native"),
+    [
+        ("PongNoFrameskip-v4", True),
+        ("ALE/Pong-v5", True),
+        ("envpool:Pong-v5", True),
+        ("envpool:Ant-v5", True),
+        ("CartPole-v1", False),
+        ("MyNoFrameskip-v1", False),  # Gymnasium makes it, whatever it is
+        ("ALE/Mine-v6", False),
+    ],
+)
+def test_only_what_a_simulator_steps_is_native(env_id, native):
+    assert is_native(env_id) == native

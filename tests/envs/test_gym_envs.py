@@ -420,3 +420,16 @@ def test_a_limit_of_the_function_behind_an_id_is_kept(monkeypatch):
     )
     assert read_spec("Maze-v0", EnvConfig()).max_episode_steps == 5000
     assert read_spec("Maze-v0", EnvConfig(), 70).max_episode_steps == 70
+
+
+def test_an_id_that_is_registered_without_a_limit_has_none():
+    """Gymnasium's word for it is -1."""
+    name = "WithoutALimit-v0"
+    gymnasium.register(name, "counting_envs:Silent", max_episode_steps=-1)
+    try:
+        assert read_spec(name, DEFAULTS).max_episode_steps <= 0
+        rolling = Rolling(make(name, 1)).start()
+        assert not any(rolling.step(np.zeros(1, np.int64)).ended.any() for _ in range(1_100))
+        assert read_spec(name, DEFAULTS, 20).max_episode_steps == 20
+    finally:
+        del gymnasium.registry[name]

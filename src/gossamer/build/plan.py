@@ -15,7 +15,7 @@ from gossamer.build.evaluation_tasks import (
 from gossamer.build.replays import share_out
 from gossamer.config.check import check_minibatches
 from gossamer.config.cores import actors_for, row_for
-from gossamer.envs.atari import is_atari
+from gossamer.envs.settings import is_atari
 from gossamer.envs.workers import share_size
 from gossamer.errors import ConfigError
 from gossamer.machine import free_memory, has_bf16, this_machine

@@ -9,7 +9,6 @@ With sticky actions every frame draws from the stream, and every episode is seed
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from gossamer.envs.seeding import WithoutTasks
 from gossamer.envs.settings import (
+    ATARI_ID,
     FAMILIES_ONLY,
     OF_OWN_ENVIRONMENTS,
     check_range,
@@ -57,7 +57,6 @@ SPARE_STEPS = 2
 MAX_EPISODE_STEPS = 27_000
 """108,000 emulator frames at 4 frames per step: half an hour of play."""
 _TWO_PLAYER_ONLY = frozenset({"combat", "joust", "maze_craze", "warlords"})
-_ATARI_ID = re.compile(r"^ALE/(?P<new>\w+)-v5$|^(?P<old>\w+)NoFrameskip-v4$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +124,6 @@ def atari_protocol(env_id: str, settings: EnvConfig) -> AtariProtocol:
     return protocol
 
 
-def is_atari(env_id: str) -> bool:
-    """Tell whether an id names one of the two Atari protocols."""
-    return _ATARI_ID.match(env_id) is not None
-
-
 def atari_ids() -> list[str]:
     """Return all Atari ids; none where ale-py is not installed."""
     try:
@@ -141,7 +135,7 @@ def atari_ids() -> list[str]:
 
 def atari_game(env_id: str) -> str | None:
     """Return ale-py's name of the game an Atari id names, None if there is no such game."""
-    match = _ATARI_ID.match(env_id)
+    match = ATARI_ID.match(env_id)
     return None if match is None else _game_names().get(match["new"] or match["old"])
 
 

@@ -56,7 +56,7 @@ class EnvpoolEnvs(WithoutTasks):
     ):
         name = env_id.removeprefix("envpool:")
         envpool = _import_envpool(env_id)
-        protocol = _atari_protocol(env_id, settings)
+        protocol = _protocol_of(env_id, settings)
         known: list[str] = envpool.list_all_envs()
         if name not in known:
             near = difflib.get_close_matches(name, known, n=3)
@@ -216,8 +216,8 @@ class EnvpoolEnvs(WithoutTasks):
         self._envs.close()
 
 
-def _atari_protocol(env_id: str, settings: EnvConfig) -> AtariProtocol | None:
-    """Return the protocol of an Atari game, None of others; refuse what EnvPool does not do."""
+def _protocol_of(env_id: str, settings: EnvConfig) -> AtariProtocol | None:
+    """Return the protocol of an Atari game, None of others; refuse settings of what EnvPool does not do."""
     refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
     protocol = None
     if suite_of(env_id) == "atari":

@@ -13,7 +13,6 @@ from gossamer.envs.atari import (
     atari_game,
     atari_protocol,
     emulator_arguments,
-    is_atari,
 )
 from gossamer.envs.episodes import Formats, formats_of
 from gossamer.envs.families import registered_spec
@@ -27,7 +26,7 @@ from gossamer.envs.making import (
 )
 from gossamer.envs.masks import MASK
 from gossamer.envs.registry import masked_as, read_spec
-from gossamer.envs.settings import EnvConfig
+from gossamer.envs.settings import EnvConfig, is_atari
 from gossamer.envs.spaces import (
     NestedFormat,
     action_format,

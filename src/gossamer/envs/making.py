@@ -82,7 +82,8 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
     except RAISED as error:
         raise failed(env_id, "cannot be made", error) from error
     _hold(env_id, env)
-    return _limited(env)
+    # Also -1, by which an id says that it has none.
+    return env if limit else _limited(env)
 
 
 class _Package(NamedTuple):

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gossamer.envs.atari import AtariEnvs, is_atari
+from gossamer.envs.atari import AtariEnvs
 from gossamer.envs.repeats import what_differs
 from gossamer.envs.seeding import ONE_TASK, Part, SeedStream
-from gossamer.envs.settings import is_native, suite_of
+from gossamer.envs.settings import is_atari, is_native, suite_of
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:

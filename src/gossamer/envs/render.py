@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 
-from gossamer.envs.atari import AtariEnvs, is_atari
+from gossamer.envs.atari import AtariEnvs
 from gossamer.envs.seeding import EVALUATION_RANK, ONE_TASK, SeedStream
+from gossamer.envs.settings import is_atari
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import MissingExtra
 from gossamer.types import VecEnv

@@ -33,6 +33,8 @@ SUITE_IDS: dict[Suite, str] = {
 }
 """An id of each suite; the first is that of all environments of no known suite."""
 
+ATARI_ID = re.compile(r"^ALE/(?P<new>\w+)-v5$|^(?P<old>\w+)NoFrameskip-v4$")
+"""Ids of the two Atari protocols, with the name of the game."""
 _ATARI = re.compile(r"^ALE/\w+-v\d+$|^\w+NoFrameskip-v\d+$")
 _ID = r"(^|:|phys2d/|tabular/)"
 """What stands before the name of one of Gymnasium's environments; of another name the same words may be a part."""
@@ -186,9 +188,14 @@ def suite_of(env_id: str) -> Suite:
     return "classic" if _CLASSIC.search(env_id) else "other"
 
 
+def is_atari(env_id: str) -> bool:
+    """Tell whether an id names one of the two Atari protocols; an older version's is made as any other of Gymnasium's."""
+    return ATARI_ID.match(env_id) is not None
+
+
 def is_native(env_id: str) -> bool:
     """Whether an id's environments are stepped by threads of a simulator, without the interpreter's lock."""
-    return env_id.startswith("envpool:") or suite_of(env_id) == "atari"
+    return env_id.startswith("envpool:") or is_atari(env_id)
 
 
 def flag_of(name: str) -> str:

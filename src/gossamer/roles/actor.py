@@ -203,6 +203,11 @@ class Actor:
         """B: environments of all groups."""
         return self._groups[-1].columns.stop
 
+    @property
+    def logged_steps(self) -> int:
+        """Steps whose actions are kept, for bringing environments back: those since the oldest episode began."""
+        return max(len(group.sent) for group in self._groups)
+
     @torch.no_grad()
     def collect(self, slot: Trajectory, version: int) -> None:
         """Fill a slot with the next T steps of every environment; nothing is left in flight."""

@@ -1,0 +1,46 @@
+"""An episode that is watched or filmed: its environment is closed, however it ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gossamer.build.roles import build_policy
+from gossamer.config import make_config
+from gossamer.envs.registry import read_spec
+from gossamer.roles.evaluation import Interrupted
+from gossamer.run import video_or_window
+from gossamer.run.video_or_window import show_episode
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_its_environment_is_closed(monkeypatch: pytest.MonkeyPatch, is_stopped: bool) -> None:
+    made: list[Any] = []
+    closed: list[bool] = []
+    make = video_or_window.make_render_env
+
+    def watched(*args: Any, **how: Any) -> Any:
+        env = make(*args, **how)
+        close = env.close
+        env.close = lambda: closed.append(True) or close()
+        made.append(env)
+        return env
+
+    monkeypatch.setattr(video_or_window, "make_render_env", watched)
+    config = make_config("CartPole-v1", {"max_episode_steps": 5})
+    policy = build_policy(config, read_spec("CartPole-v1", config.env))
+    seen: list[Any] = []
+
+    def show() -> Any:
+        stop = lambda: is_stopped and len(seen) > 1  # noqa: E731
+        return show_episode(config, policy, seen.append, seed=1, greedy=True, stop=stop)
+
+    if is_stopped:
+        with pytest.raises(Interrupted):
+            show()
+        assert 1 < len(seen) < 5
+    else:
+        assert show().lengths == (5,)
+    assert len(made) == 1
+    assert closed == [True]
