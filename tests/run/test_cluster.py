@@ -371,6 +371,10 @@ def test_ctrl_c_is_heard_while_no_machine_has_room(tmp_path: Path) -> None:
             {"cluster.min_learners": 2, "topology.name": "allreduce"},
             "with topology allreduce no learner goes on without the others",
         ),
+        (
+            {"cluster.min_learners": 2, "topology.max_staleness": 0, "learners_per_process": 2},
+            "in lock-step learners that share a process cannot join those that run",
+        ),
         ({"cluster.gpus_per_learner": 0.5}, "GPUs are asked for, but the cluster has 0"),
         (
             {"replay_ratio": 1.0, "replays.1.name": "uniform", "replays.1.shared": True},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from fake_placement import part
 from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
+from gossamer.errors import RunFailed
 from gossamer.run.checkpoint_contents import RecorderState, RunState
 from gossamer.run.host_protocol import FINAL, Snapshot
 from gossamer.run.placements import metric_rows
@@ -75,6 +77,32 @@ def test_in_lock_step_learners_end_by_themselves_unless_one_was_replaced(replace
     version = learners.first.learner.version
     learners.close()
     assert (ended, version) == ((False, 6) if replaced else (True, 2))
+
+
+def test_an_error_of_an_actor_for_which_a_snapshot_waits_is_told() -> None:
+    """The snapshot is of a moment at which the actor has finished its trajectory, in which its environment fails."""
+    learners = built(
+        "single", num_learners=1, lag="1", placement="local", algorithm={"name": "vtrace"}
+    )
+    collect, snapshot_begun, calls = learners.first.actor.collect, threading.Event(), []
+
+    def fails_the_second_time(*given: Any) -> None:
+        calls.append(given)
+        if len(calls) == 2:
+            snapshot_begun.wait(60.0)
+            raise RunFailed("the motor is on fire")
+        collect(*given)
+
+    learners.first.actor.collect = fails_the_second_time  # type: ignore[method-assign]
+    orders = SharedOrders(mmap.mmap(-1, SharedOrders.nbytes(1)))
+    versions = learn_overlapped(learners)
+    loop = HostLoop(learners, versions, orders, here=True, before_snapshot=snapshot_begun.set)
+    loop.step()
+    orders.announce(ends=False, together=False)
+    with pytest.raises(RunFailed, match="the motor is on fire"):
+        loop.step()
+    loop.close()
+    learners.close()
 
 
 def test_an_order_is_for_versions_of_those_that_are_there() -> None:

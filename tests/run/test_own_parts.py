@@ -336,6 +336,22 @@ def test_what_is_no_average_is_refused(folder: Path, rows: str, says: str) -> No
         make_config("CartPole-v1", {"topology": scope["Odd"], "num_learners": 2})
 
 
+def test_gradients_are_averaged_in_lock_step_alone(folder: Path) -> None:
+    """Of two updates' gradients everyone would make another step."""
+    text = (
+        "from gossamer.topology.averaging import Averaging\n"
+        "class Mine(Averaging):\n"
+        "    mixes, on_death = 'gradients', 'restart_group'\n"
+        "    def turns(self, n, seed): return (({0: 0.5, 1: 0.5}, {0: 0.5, 1: 0.5}),)"
+    )
+    scope: dict[str, Any] = {"__name__": "mine"}
+    exec(text, scope)
+    given = {"topology": scope["Mine"], "num_learners": 2}
+    make_config("CartPole-v1", given)
+    with pytest.raises(ConfigError, match="max_staleness must be 0 if gradients are mixed"):
+        make_config("CartPole-v1", {**given, "topology.max_staleness": 1})
+
+
 MARKED = """
 from dataclasses import dataclass
 import torch

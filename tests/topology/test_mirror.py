@@ -13,6 +13,7 @@ from groups import boxes_for, mailbox, make_mixers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossamer.errors import RunFailed
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.roles.mixer import Mixer, message_sizes
 from gossamer.topology.allreduce import AllReduce
@@ -29,7 +30,8 @@ class Machine:
 
     def __init__(self, size, sizes, rank, *, every=True, incarnation=0, heard=None):
         self.boxes = boxes_for(size, sizes)
-        self.incoming = Incoming(self.boxes)
+        self.boxes.by_mail = True
+        self.incoming = Incoming(self.boxes, [rank])
         self.outgoing = {
             other: Outgoing(
                 self.boxes, [rank], heard or {rank}, every=every, incarnation=incarnation
@@ -97,6 +99,40 @@ def test_learners_in_lock_step_mix_what_they_mix_in_shared_memory(topology):
         carry(found, when=lambda: rng.random() < 0.5)
     for (got,), want in zip(tensors, expected, strict=True):
         assert torch.equal(got, want)
+
+
+def test_one_that_joins_is_waited_for_however_late_its_letters_are():
+    """The other goes on alone, by hundreds of updates, until it hears that somebody has joined."""
+    held = [[torch.tensor([value])] for value in (0.0, 8.0)]
+    found = machines(2, message_sizes(held[0]))
+    for machine in found:
+        machine.boxes.mark_left(1)
+    running, joining = (
+        Mixer(Diffusion(), mailbox(machine.boxes, rank, patience_seconds=2.0), tensors, seed=1)
+        for rank, (machine, tensors) in enumerate(zip(found, held, strict=True))
+    )
+    failures = []
+
+    def learn(mixer, update=0, *, late=False):
+        try:
+            if late:
+                update = mixer.begin(0, 0, late=True)
+            while mixer.messages < 5:
+                mixer.post(update)
+                mixer.mix(update)
+                update += 1
+        except RunFailed as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=learn, args=(running,))]
+    threads += [threading.Thread(target=learn, args=(joining,), kwargs={"late": True})]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        carry(found)
+        time.sleep(0.05)
+    assert not failures
+    assert held[0][0].item() == held[1][0].item() == 4.0
 
 
 def test_a_letter_that_comes_again_changes_nothing():

@@ -17,7 +17,7 @@ from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.errors import RunFailed
 from gossamer.roles import mixer as mixer_module
-from gossamer.roles.mixer import Mixer, message_sizes
+from gossamer.roles.mixer import GRACE_SECONDS, Mixer, message_sizes
 from gossamer.run.placements import host_learners
 from gossamer.system import devices
 from gossamer.topology.allreduce import AllReduce
@@ -215,12 +215,32 @@ def test_one_that_has_left_is_heard_again_once_it_is_back():
     assert mixers[0].count(30) == 130
 
 
-def test_a_group_that_sums_gradients_ends_when_a_member_leaves():
+def test_a_group_that_sums_gradients_ends_when_a_member_leaves(monkeypatch):
+    """Not at once: a member that has failed tells why, and whoever is heard first is taken to be at fault."""
     mixers, _ = make_mixers(AllReduce(), [[0.0], [4.0]])
     mixers[0].post(0)
     mixers[0].peers.boxes.mark_left(1)
+    slept = []
+    monkeypatch.setattr("gossamer.roles.mixer.time.sleep", slept.append)
     with pytest.raises(RunFailed, match="learner 1 has left"):
         mixers[0].mix(0)
+    assert slept == [GRACE_SECONDS]
+
+
+def test_nobody_averages_the_gradients_of_one_learner():
+    """On a cluster one learner may have a GPU and nccl too; it posts nothing that could be averaged."""
+
+    class Zeros:
+        def average(self, vectors):
+            for x in vectors:
+                x.zero_()
+
+    tensors = [torch.tensor([3.0])]
+    box = mailbox(boxes_for(1, message_sizes(tensors)), 0)
+    alone = Mixer(AllReduce(), box, tensors, seed=1, collective=Zeros())
+    alone.post(0)
+    alone.mix(0)
+    assert tensors[0].item() == 3.0
 
 
 def test_learners_on_their_own_post_nothing():

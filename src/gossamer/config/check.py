@@ -123,6 +123,9 @@ def _placement_mistakes(config: TrainConfig) -> Iterator[str]:
     elif 0 < fewest < size and config.topology.on_death == "restart_group":
         why = f"with topology {config.topology.name} no learner goes on without the others"
         yield f"cluster.min_learners is {fewest}, but {why}: leave it out, or use --topology.name gossip"
+    elif 0 < fewest < size and config.topology.staleness == 0 and config.learners_per_process > 1:
+        why = "in lock-step learners that share a process cannot join those that run"
+        yield f"cluster.min_learners is {fewest}, but {why}: --learners-per-process 1, or --topology.max-staleness never"
     if (per := config.learners_per_process) and (config.placement == "inline" or alone):
         why = "there is one learner" if alone else "placement is inline"
         yield f"learners_per_process is {per}, but {why}, so there are no processes to share: --learners-per-process 0"

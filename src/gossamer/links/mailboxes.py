@@ -25,7 +25,7 @@ from gossamer.system.reading import expand
 from gossamer.system.signs_of_life import Patience, Sign
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -41,10 +41,11 @@ LEFT, COMBINED, ENV_STEPS, POSTS, JOINED, ANNOUNCED = range(6)
 """Words of a mailbox's header, int64: whether its learner has left; updates whose mixing it finished;
 env steps it has learnt from; messages posted; the update it takes part from; of its last two versions in
 turn, the first update, counted from 1, and the env steps behind the version's end."""
-BEATS, AWAITS, LEADER, PRESENT = range(16, 20)
+BEATS, AWAITS, LEADER, PRESENT, KNOWS = range(16, 21)
 """Further words, on a line of their own: the signs of life of a process and for which learner it waits, plus 1,
 both in the mailbox of the first of its learners; which that is, plus 1, in everyone's; whether a learner has been
-made and is about to join."""
+made and is about to join; the newest update from which a learner of another machine takes part, as far as is known on
+this learner's: whoever takes letters there writes it."""
 HEADER_WORDS = 24
 """Words of a mailbox's header: three lines."""
 SEQUENCE, UPDATE, NOTE = range(3)
@@ -54,8 +55,8 @@ SLOT_WORDS = 4
 FAR = 1 << 62
 """An update that nobody reaches."""
 JOIN_AHEAD, JOIN_AHEAD_BY_MAIL = 4, 32
-"""Updates between what a running group has mixed and the one that a late learner begins with; where the group learns of it
-from letters, which take their time."""
+"""Updates between what a running group has mixed and the one that a late learner begins with; the first attempt where the
+group learns of it from letters, which take their time."""
 _FIRST_PAUSE, _LAST_PAUSE = 2e-5, 1e-3
 """Seconds between two looks of a waiting learner."""
 
@@ -105,7 +106,8 @@ class Mailboxes:
 
     def __init__(self, memory: mmap.mmap, num_learners: int, sizes: tuple[int, int]):
         self.memory, self.num_learners, self.sizes = memory, num_learners, sizes
-        self.join_ahead = JOIN_AHEAD
+        self.by_mail = False
+        """Whether learners of other machines see what is written here only later."""
         self.headers: list[NDArray[np.int64]] = []
         self.slot_headers: list[list[NDArray[np.int64]]] = []
         self.messages: list[list[Message]] = []
@@ -333,15 +335,40 @@ class Mailbox:
         self._header[LEFT] = 0
         self._on_write()
 
-    def join_running_group(self) -> int:
-        """Join a group that runs in lock-step, at an update that nobody has mixed yet; return it."""
+    def join_running_group(self, heard: Iterable[int]) -> int:
+        """Join a group that runs in lock-step, at an update that nobody has mixed yet; return it.
+
+        Args:
+            heard: learners whose messages this one waits for: they must keep them for it from then on.
+        """
+        ahead = JOIN_AHEAD_BY_MAIL if self.boxes.by_mail else JOIN_AHEAD
         while True:
-            update = self.newest_combined() + self.boxes.join_ahead
+            update = self.newest_combined() + ahead
             self.begin(update, joined=update)
             fence()
-            if self.newest_combined() < update:
+            if self.newest_combined() < update and self._is_expected_by(heard, update):
                 return update
             self._header[LEFT] = 1  # some were quicker; those that wait for me go on
+            ahead *= 2
+
+    def _is_expected_by(self, peers: Iterable[int], update: int) -> bool:
+        """Wait until learners of other machines know from when on this one takes part; return whether they do so in time."""
+        if not self.boxes.by_mail:
+            return True
+        what = f"its word that it expects learner {self.rank} at update {update}"
+        for peer in peers:
+            header = self.boxes.headers[peer]
+
+            def look(header: NDArray[np.int64] = header) -> int | None:
+                if header[KNOWS] < update:
+                    return None
+                fence()  # it had mixed no more than this when it got to know
+                return int(header[COMBINED])
+
+            combined = self._wait(peer, look, update, what)
+            if combined is not None and combined > update:
+                return False
+        return True
 
     def newest_combined(self) -> int:
         """Return the last update that any other learner has finished mixing; -1 without one."""

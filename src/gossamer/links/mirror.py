@@ -21,6 +21,8 @@ from gossamer.links.mailboxes import (
     BEATS,
     FAR,
     HEADER_WORDS,
+    JOINED,
+    KNOWS,
     LEFT,
     POSTS,
     SLOTS,
@@ -144,10 +146,11 @@ class Incoming:
 
     Args:
         boxes: of this machine.
+        ranks: whose mailboxes are written here; others are told, in these, from when on their learners are expected.
     """
 
-    def __init__(self, boxes: Mailboxes):
-        self._boxes = boxes
+    def __init__(self, boxes: Mailboxes, ranks: Iterable[int] = ()):
+        self._boxes, self._ranks = boxes, tuple(ranks)
         self._incarnations = [0] * boxes.num_learners
         # Who has told last of each learner, and in which letter.
         self._last = [(0, 0)] * boxes.num_learners
@@ -185,6 +188,16 @@ class Incoming:
                 if letter.incarnation >= self._incarnations[rank] and not overtaken:
                     self._last[rank] = letter.sender, letter.number
                     _write(boxes.headers[rank], words)
+                    self._acknowledge(words)
+
+    def _acknowledge(self, words: NDArray[np.int64]) -> None:
+        """Tell whoever joins that it is waited for from here on."""
+        if words[LEFT]:
+            return
+        fence()
+        for own in self._ranks:
+            header = self._boxes.headers[own]
+            header[KNOWS] = max(header[KNOWS], words[JOINED])
 
     def leave(self, ranks: Iterable[int], incarnation: int) -> None:
         """Record that learners are gone; only letters of an incarnation from this on can bring them back."""

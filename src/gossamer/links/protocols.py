@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from torch import Tensor
@@ -92,8 +92,12 @@ class Peers(Protocol):
         """Take part from `update` on."""
         ...
 
-    def join_running_group(self) -> int:
-        """Join a group that runs in lock-step, at an update that nobody has mixed yet; return it."""
+    def join_running_group(self, heard: Iterable[int]) -> int:
+        """Join a group that runs in lock-step, at an update that nobody has mixed yet; return it.
+
+        Args:
+            heard: learners whose messages this one waits for.
+        """
         ...
 
     def report(self, env_steps: int) -> None:

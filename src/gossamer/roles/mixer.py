@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from gossamer.topology.base import Topology
 
 
+GRACE_SECONDS = 1.0
+"""Within which a learner that fails has told why: what others say of its leaving comes later."""
+
+
 def message_sizes(tensors: Sequence[Tensor]) -> tuple[int, int]:
     """Return how many float32 and float64 numbers a message of such tensors holds."""
     singles = sum(x.numel() for x in tensors if x.dtype == torch.float32)
@@ -123,13 +127,14 @@ class Mixer:
         found = {peer: self._find(peer, update) for peer in row if peer != self._rank}
         missing = [peer for peer, x in found.items() if x is None]
         if missing and self.topology.mixes == "gradients":
+            time.sleep(GRACE_SECONDS)
             raise RunFailed(f"learner {missing[0]} has left the group of learner {self._rank}")
         # One that has left is not waited for; the others go on without it.
         skips = self.topology.missing == "skip" and not all(
             self.peers.has_left(peer, update) for peer in missing
         )
         mixes = not skips and len(missing) < len(found)
-        if self.collective is not None:
+        if self.collective is not None and not self._is_alone:
             self._average(self.collective)
         elif mixes:
             blend(row, self._rank, lambda peer: self._message(peer, found, update), self._tensors)
@@ -243,7 +248,8 @@ class Mixer:
         if late and self.topology.staleness == 0:
             # Some may still have to mix what was posted last; it is overwritten as if by its writer.
             self._posted = self.peers.posted()
-            return self.peers.join_running_group()
+            heard = self.topology.sources(self._rank, self._num_learners, self._seed)
+            return self.peers.join_running_group(heard)
         if late:
             # Nobody mixes what is not newer than the last that was heard from here. Who hears nobody counts his own.
             known = self.peers.newest_known(others=self.topology.talks)

@@ -104,6 +104,8 @@ class Topology(Named):
             yield "on_death must be restart_group if gradients are mixed: no learner can go on alone when another dies"
         if self.mixes == "gradients" and self.every != "updates":
             yield "every must be updates if gradients are mixed: each is followed once they are"
+        if self.mixes == "gradients" and self.staleness:
+            yield "max_staleness must be 0 if gradients are mixed: everyone follows the average of the same update"
         if num_learners == 1:
             return
         try:
@@ -137,11 +139,15 @@ class Topology(Named):
         graphs_read = _readers(self, num_learners, seed)
         return graphs_read[update % len(graphs_read)][rank]
 
+    def sources(self, rank: int, num_learners: int, seed: int) -> frozenset[int]:
+        """Return whom else learner `rank` ever hears."""
+        turns = _turns(self, num_learners, seed)
+        return frozenset().union(*(matrix[rank] for matrix in turns)) - {rank}
+
     def is_alone(self, rank: int, num_learners: int, seed: int) -> bool:
         """Return whether learner `rank` never hears anyone, nor is heard."""
-        turns = _turns(self, num_learners, seed)
         is_heard = any(graph[rank] for graph in _readers(self, num_learners, seed))
-        return not is_heard and all(set(matrix[rank]) <= {rank} for matrix in turns)
+        return not is_heard and not self.sources(rank, num_learners, seed)
 
     def acceptable(self, update: int) -> range:
         """Return the updates whose messages may be mixed at `update`.

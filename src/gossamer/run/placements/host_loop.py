@@ -57,8 +57,15 @@ class HostLoop:
         """Carry out an order that is due between two versions, or learn a version; return what there is to tell.
 
         Raises:
-            Stopped: the learners were stopped in the midst of a version.
+            Stopped: the learners were stopped in the midst of a version; the error of the role that did so, if it had one.
         """
+        try:
+            return self._step()
+        except Stopped:  # also where a snapshot waits for an actor's trajectory
+            self._raise_error()
+            raise
+
+    def _step(self) -> list[Event]:
         if self._gave_at is not None:  # whoever was given a snapshot has sent it by now
             took, self._gave_at = time.monotonic() - self._gave_at, None
             self._learners.first.checkpoint_seconds += took
@@ -75,7 +82,6 @@ class HostLoop:
         try:
             next(self._versions)
         except StopIteration:
-            self._raise_error()
             raise Stopped from None
         self._has_learnt = True
         self._rows.note()

@@ -17,7 +17,7 @@ import torch
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.errors import ConfigError
-from gossamer.links.mailboxes import BEATS, JOIN_AHEAD_BY_MAIL, Mailboxes
+from gossamer.links.mailboxes import BEATS, Mailboxes
 from gossamer.machine import has_bf16, keep_freed_memory, use_threads
 from gossamer.run import snapshot
 from gossamer.run.host_protocol import Done, Failed, Notice, Ready
@@ -126,8 +126,7 @@ def _learn(
     assert learners.memory is not None
     boxes = learners.memory.boxes
     learners.exact &= not task.donors
-    if task.machine:
-        boxes.join_ahead = JOIN_AHEAD_BY_MAIL
+    boxes.by_mail = bool(task.machine)
     if task.machine and config.topology.staleness < FOREVER:
         learners.on_write = lambda: channel.send(MessagesWritten())
     collective = None

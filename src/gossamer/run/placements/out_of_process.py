@@ -151,16 +151,11 @@ class OutOfProcess:
         Of those whom it ever hears; of all others, or of itself alone, if none of them is there.
         """
         config, versions = self.config, self.memory.versions
-        topology, size = config.topology, config.num_learners
+        topology = config.topology
         alive = [rank for rank in versions.present() if rank not in gone]
         others = alive if topology.talks else []
-        turns = topology.turns(size, config.seed)
-        return {
-            rank: [x for x in alive if any(x in weights[rank] for weights in turns)]
-            or others
-            or [rank]
-            for rank in gone
-        }
+        heard = {rank: topology.sources(rank, config.num_learners, config.seed) for rank in gone}
+        return {rank: [x for x in alive if x in heard[rank]] or others or [rank] for rank in gone}
 
     def _hear_env(self, event: Event) -> Event:
         """Return what a host has told; whether its environments come back is recorded, and passed on only if that is news."""

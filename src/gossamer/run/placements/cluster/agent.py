@@ -83,7 +83,7 @@ class Agent:
         self._descriptors, blocks = [x for x, _ in made], [x for _, x in made[1:]]
         self._memory = Memory(blocks[:2], config, sizes, [])
         self._orders = SharedOrders(blocks[2])
-        self._mail = Incoming(self._memory.boxes)
+        self._mail = Incoming(self._memory.boxes, self._ranks)
         boxes, boards, ranks = self._memory.boxes, self._memory.versions.boxes, self._ranks
         self._headers = Outgoing(boxes, ranks, incarnation=task.incarnation)
         self._policies = Outgoing(boards, ranks, ranks, incarnation=task.incarnation)

@@ -621,13 +621,16 @@ class Cluster(OutOfProcess):
 
     def _hears(self, index: int) -> dict[int, tuple[int, ...]]:
         """Return, by host, the learners of one host whose messages it ever needs."""
-        topology, ranks = self.config.topology, self.layout.ranks
-        turns = topology.turns(self.config.num_learners, self.config.seed)
+        config, ranks = self.config, self.layout.ranks
+        heard = {
+            reader: config.topology.sources(reader, config.num_learners, config.seed)
+            for reader in range(config.num_learners)
+        }
         return {
             host: tuple(
                 rank
                 for rank in ranks[index]
-                if any(rank in weights[reader] for weights in turns for reader in ranks[host])
+                if any(rank in heard[reader] for reader in ranks[host])
             )
             for host in range(len(ranks))
             if host != index
