@@ -1,6 +1,8 @@
-"""The two ways in which a command can end badly."""
+"""The ways in which a command can end badly."""
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 
 class ConfigError(ValueError):
@@ -9,3 +11,10 @@ class ConfigError(ValueError):
 
 class RunFailed(RuntimeError):
     """A `RuntimeError` for a run that cannot continue; says why and what to type; a command then exits with code 1."""
+
+
+class NeverBegan(RunFailed):
+    """A `RunFailed` for a run whose time was over before it began to train."""
+
+    SAYS: ClassVar[str] = "stopped before training began"
+    """How its message begins, also on a command's standard error."""

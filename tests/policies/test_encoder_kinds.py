@@ -213,6 +213,15 @@ def test_layers_of_the_users_own_are_given_their_leaf(leaf: Leaf) -> None:
     assert all(map(torch.equal, policy.parameters(), again.parameters())), "drawn from the seed"
 
 
+def test_layers_of_the_users_own_begin_differently_for_each_leaf() -> None:
+    kind = "own_encoders:Keeps"
+    policy = policy_of(chosen(left_eye=kind, right_eye=kind), LEFT, RIGHT, VECTOR)
+    apart: Any = policy.torso.apart  # type: ignore[union-attr]
+    left, right = (apart[f"/{x}"].layer.weight for x in ("left-eye", "right-eye"))
+    assert left.shape == right.shape
+    assert not torch.equal(left, right)
+
+
 @pytest.mark.parametrize("kind", ["auto", "mlp"])
 @pytest.mark.parametrize(
     "beside", [VECTOR, IMAGE, replace(VECTOR, name=""), replace(IMAGE, name="")]

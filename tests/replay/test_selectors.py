@@ -113,6 +113,15 @@ def test_distances(kind, order):
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("largest", [0.05, 3.0])
+def test_a_high_order_measures_the_largest_difference(largest):
+    """Its powers alone would be 0 below 1 and infinite above."""
+    then = torch.zeros(6, 2, 4)
+    now = then.clone()
+    now[:, 0] = largest * torch.linspace(-1.0, 0.5, 24).view(6, 4)
+    np.testing.assert_allclose(distances(now, then, "lp", 1000.0).numpy(), [largest, 0.0])
+
+
 @pytest.mark.parametrize("kind", ["lp", "cosine", "kl"])
 @given(seed=st.integers(0, 999), scale=st.sampled_from([1e-3, 1.0, 30.0]))
 def test_the_same_features_have_distance_zero(kind, seed, scale):

@@ -60,11 +60,14 @@ def test_threads_share_weights_in_bfloat16():
     assert (two - alone).norm() < 0.02 * alone.norm()
 
 
-def test_a_thread_that_ends_leaves_anothers_gradients_as_they_are():
-    """A weight that is used twice, as with a burn-in, is cast once, whenever other threads end."""
+@pytest.mark.parametrize("acts", [False, True])
+def test_a_thread_that_ends_leaves_anothers_gradients_as_they_are(acts):
+    """A weight that is used twice, as with a burn-in, is cast once, whenever other threads end, or act with the user's layers."""
     spec = spec_of(obs_shape=(4, 44, 44))
     policy = small_policy(spec, torso="a3c", fc_size=16)
     policy.set_precision(torch.bfloat16)
+    actor = small_policy(spec, torso="own_encoders:Keeps")
+    actor.set_precision(torch.bfloat16, inference=True)
     batch = random_batch(spec, 5, 4)
     params = list(policy.parameters())
 
@@ -73,6 +76,10 @@ def test_a_thread_that_ends_leaves_anothers_gradients_as_they_are():
         return out.value.square().sum() + out.action_params.square().sum()
 
     def other() -> None:
+        if acts:
+            with torch.no_grad():
+                actor(batch.obs[:5], batch.starts[:5], batch.core_state)
+            return
         with policy.accumulating():
             forward()
 

@@ -12,6 +12,7 @@ from sessions import QUICK
 from gossamer import cli
 
 CART, PONG = "CartPole-v1", "PongNoFrameskip-v4"
+ELITE = [CART, "algorithm:vtrace", "--replay-ratio=1", "--replays.1.name=elite"]
 SMALL_PONG = ["--num-envs=2", "--policy.fc-size=16", "--policy.normalize-steps=64"]
 
 
@@ -56,6 +57,28 @@ def same(one: Path, other: Path) -> bool:
             "replays.1.capacity is 16",
         ),
         ([CART], ["--prefetch-batches=3"], "nothing is replayed"),
+        ([CART, "algorithm:vtrace"], ["--algorithm.policy-cloning-cost=0.01"], "nothing is replayed"),
+        (
+            [CART],
+            ["--policy.noise-correlation=0.5", "--policy.init-log-std=-1"],
+            "no action is continuous",
+        ),
+        (
+            ["Pendulum-v1", "--policy.squash=true"],
+            ["--policy.scale-actions=true"],
+            "policy.squash is on",
+        ),
+        (
+            [*ELITE, "--replays.1.distance=kl"],
+            ["--replays.1.norm-order=4"],
+            "replays.1.distance is kl",
+        ),
+        (ELITE, ["--replays.1.elite-batch=4"], "replays.1.insert is fifo"),
+        (
+            [*ELITE, "--replays.1.candidate-multiplier=1"],
+            ["--replays.1.strategy=nearest", "--replays.1.distance=kl"],
+            "no more columns are drawn than are needed",
+        ),
         ([CART], ["--cluster.gpus-per-learner=1"], "placement is inline"),
         ([CART], ["--evaluation.episodes=3"], "evaluation.every_seconds is 0"),
         ([PONG], ["--policy.obs-clip=0.1"], "observations are images"),

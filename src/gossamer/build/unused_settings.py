@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.policies.tiles import shares_tiles
 from gossamer.replay.selectors.base import Selector
+from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
@@ -63,13 +64,26 @@ def _unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str
         if isinstance(replay, Selector) and replay.capacity is not None:
             why = f"replays.{i}.capacity is {replay.capacity} (--replays.{i}.capacity none takes that back)"
             yield [f"replays.{i}.capacity_steps"], why
+        if isinstance(replay, EliteSettings):
+            yield from _of_elite(f"replays.{i}", replay)
     if len(config.replays) == 1:
-        yield ["prefetch_batches"], "nothing is replayed"
+        cloning = ["algorithm.policy_cloning_cost", "algorithm.value_cloning_cost"]
+        yield ["prefetch_batches", *cloning], "nothing is replayed"
     if not config.evaluation.every_seconds:
         # Which tasks are held out matters to `gossamer eval` too.
         others = {*vars(config.evaluation)} - {"every_seconds", "held_out_tasks"}
         names = [f"evaluation.{x}" for x in sorted(others)]
         yield names, "evaluation.every_seconds is 0, so nothing is evaluated"
+
+
+def _of_elite(name: str, replay: EliteSettings) -> Iterator[tuple[list[str], str]]:
+    if replay.distance != "lp":
+        yield [f"{name}.norm_order"], f"{name}.distance is {replay.distance}, not lp"
+    if replay.insert != "elite":
+        yield [f"{name}.elite_batch"], f"{name}.insert is {replay.insert}, not elite"
+    if not replay.still_measures(0):
+        why = f"no more columns are drawn than are needed ({name}.candidate_multiplier, {name}.anneal_updates)"
+        yield [f"{name}.strategy", *[f"{name}.distance"] * (replay.insert != "elite")], why
 
 
 def _of_optimizer(config: TrainConfig) -> Iterator[tuple[list[str], str]]:
@@ -90,6 +104,11 @@ def _of_optimizer(config: TrainConfig) -> Iterator[tuple[list[str], str]]:
 
 def _of_network(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str]]:
     policy = config.policy
+    if not spec.action.num_gaussian:
+        names = ["noise_correlation", "init_log_std", "scale_actions"]
+        yield [f"policy.{x}" for x in names], "no action is continuous"
+    elif policy.squash:
+        yield ["policy.scale_actions"], "policy.squash is on, which scales actions too"
     if policy.core == "none":
         names = ["core_size", "core_layers", "forget_bias", "head_sizes", "tile_size"]
         yield (

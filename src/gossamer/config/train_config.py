@@ -80,7 +80,8 @@ class ClusterConfig:
     min_learners: Whole = 0
     """Fewest learners to train with, in [0, num_learners]. The run begins when this many learners have a place. The
     other learners start later, when machines join, from the average of the learners whose messages they mix. 0: the run
-    begins with all learners. Topology allreduce always needs all learners."""
+    begins with all learners. Topology allreduce always needs all learners, as do learners in lock-step that share
+    processes."""
     wait_seconds: Positive = 120.0
     """Longest time to wait until min_learners learners have a place, > 0. Then the run fails and reports the missing
     resources."""

@@ -369,9 +369,10 @@ class ActorCritic(nn.Module):
         # Layers of the user's may make tensors in float32, which autocast alone takes beside others.
         autocasts = not inference or self._has_own_code
         self._casts_weights = autocasts and dtype != torch.float32
+        self._infers = inference
         self.refresh()
 
-    _casts_weights = False
+    _casts_weights = _infers = False
 
     @contextlib.contextmanager
     def accumulating(self) -> Generator[None]:
@@ -397,7 +398,13 @@ class ActorCritic(nn.Module):
     def _autocast(self, *, enabled: bool = True) -> contextlib.AbstractContextManager[object]:
         if not self._casts_weights:
             return contextlib.nullcontext()
-        return torch.autocast(self.device.type, dtype=self.compute_dtype, enabled=enabled)
+        autocast = torch.autocast(
+            self.device.type,
+            dtype=self.compute_dtype,
+            enabled=enabled,
+            cache_enabled=not self._infers,
+        )
+        return _beside_others(autocast) if self._infers else autocast
 
     def _past(
         self, starts: Tensor, last_action: Tensor | None, last_reward: Tensor | None
@@ -413,6 +420,17 @@ class ActorCritic(nn.Module):
             assert last_action is not None
             parts.append(encode_action(self.spec.action, last_action.flatten(0, 1)))
         return torch.cat(parts, dim=-1) * (~starts).flatten().unsqueeze(-1).float()
+
+
+@contextlib.contextmanager
+def _beside_others(autocast: contextlib.AbstractContextManager[object]) -> Generator[None]:
+    """Enter autocast, and leave it without emptying the cache, which holds what a learner's thread has cast."""
+    torch.autocast_increment_nesting()
+    try:
+        with autocast:
+            yield
+    finally:
+        torch.autocast_decrement_nesting()
 
 
 class _Accumulating:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import zlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -431,7 +432,11 @@ def _encoding(encoder: Encoder, generator: torch.Generator | None) -> nn.Module:
 def _apart(encoder: Encoder, generator: torch.Generator | None) -> nn.Module:
     """Make the layers of a leaf that is neither an image nor in the MLP of all numbers."""
     if ":" in encoder.kind:
-        return own_torso(encoder.kind, zero_leaf(encoder.leaf), generator)
+        own = generator
+        if generator is not None:  # two leaves with layers of the same class begin differently
+            seed = generator.initial_seed() ^ zlib.crc32(encoder.leaf.name.encode())
+            own = torch.Generator(generator.device).manual_seed(seed)
+        return own_torso(encoder.kind, zero_leaf(encoder.leaf), own)
     config = encoder.config
     if encoder.kind == TILES:
         return Tiles(encoder.leaf, config, generator)

@@ -80,4 +80,9 @@ def distances(now: Tensor, then: Tensor, kind: str, order: float = 2.0) -> Tenso
         same = (now == then).all(2).all(0)
         return torch.where(same, 0.0, 1.0 - dot / size.clamp(min=1e-30)).clamp(min=0.0)
     assert kind == "lp", kind
-    return torch.linalg.vector_norm(now - then, ord=order, dim=(0, 2))
+    moved = now - then
+    if order <= 2.0:
+        return torch.linalg.vector_norm(moved, ord=order, dim=(0, 2))
+    largest = moved.abs().amax((0, 2))  # high powers of anything but 1 leave the range of numbers
+    scaled = moved / largest.clamp(min=1e-300).unsqueeze(-1)
+    return largest * torch.linalg.vector_norm(scaled, ord=order, dim=(0, 2))

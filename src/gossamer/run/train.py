@@ -28,7 +28,7 @@ from gossamer.config import (
     validate,
     with_ratio,
 )
-from gossamer.errors import ConfigError, RunFailed
+from gossamer.errors import ConfigError, NeverBegan, RunFailed
 from gossamer.links.stopping import Stopped
 from gossamer.machine import keep_freed_memory, process_began
 from gossamer.record.checkpoint import BEST, CANDIDATE, Scored
@@ -225,8 +225,8 @@ def _train_watched(asked: Asked) -> TrainResult:
         raise
     except Overdue:
         limit = asked.config.stop_after_seconds
-        raise RunFailed(
-            f"stopped before training began: --stop-after-seconds {limit:g} have passed"
+        raise NeverBegan(
+            f"{NeverBegan.SAYS}: --stop-after-seconds {limit:g} have passed"
             + at_work("; {}")
         ) from None
     finally:

@@ -30,7 +30,7 @@ from gossamer.config import TrainConfig, make_config, to_dict
 from gossamer.envs.registry import make_vec_env, masked_as, may_mask, read_spec
 from gossamer.envs.seeding import stream_seed
 from gossamer.envs.spaces import draw_actions
-from gossamer.errors import RunFailed
+from gossamer.errors import NeverBegan, RunFailed
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.machine import keep_freed_memory, process_began, use_threads
@@ -441,7 +441,7 @@ def trained_rate(
         except subprocess.TimeoutExpired:
             say(short)
             return None
-        if "stopped before training began" in done.stderr:
+        if NeverBegan.SAYS in done.stderr:
             say(short)
             return None
         if done.returncode:

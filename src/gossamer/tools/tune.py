@@ -19,7 +19,7 @@ from gossamer.config.cores import MAX_LEARNERS, MIXED, row_for
 from gossamer.config.machine_layers import learners_layers
 from gossamer.config.merging import Layer, merge
 from gossamer.envs.registry import read_spec
-from gossamer.errors import ConfigError, RunFailed
+from gossamer.errors import ConfigError, NeverBegan
 from gossamer.machine import has_bf16, this_machine
 from gossamer.record.exits import exit_of
 from gossamer.record.files import write_whole
@@ -207,9 +207,7 @@ def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> floa
         trial = merge(TrainConfig, layers)[0]
         try:
             summary = train(trial, quiet=True).summary
-        except RunFailed as error:
-            if "stopped before training began" not in str(error):
-                raise
+        except NeverBegan:
             return None
     ended = exit_of(summary)
     if ended is not None and ended.kind == "stopped":

@@ -40,8 +40,8 @@ class EliteSettings(Selector):
     distance: Literal["lp", "cosine", "kl"] = "lp"
     """Distance between two sets of features. lp: norm of the difference. cosine: 1 - cosine similarity. kl: KL
     divergence of their softmaxes."""
-    norm_order: Annotated[float, Meta(gt=0, le=1000)] = 2.0
-    """Order p of the norm lp, > 0."""
+    norm_order: Annotated[float, Meta(ge=0.1, le=1000)] = 2.0
+    """Order p of the norm lp, in [0.1, 1000]; high orders measure the largest difference."""
     insert: Literal["fifo", "elite"] = "fifo"
     """Column to overwrite when the replay is full. fifo: the oldest. elite: of elite_batch random columns,
     the one whose features have changed most."""
