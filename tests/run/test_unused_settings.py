@@ -57,7 +57,11 @@ def same(one: Path, other: Path) -> bool:
             "replays.1.capacity is 16",
         ),
         ([CART], ["--prefetch-batches=3"], "nothing is replayed"),
-        ([CART, "algorithm:vtrace"], ["--algorithm.policy-cloning-cost=0.01"], "nothing is replayed"),
+        (
+            [CART, "algorithm:vtrace"],
+            ["--algorithm.policy-cloning-cost=0.01"],
+            "nothing is replayed",
+        ),
         (
             [CART],
             ["--policy.noise-correlation=0.5", "--policy.init-log-std=-1"],

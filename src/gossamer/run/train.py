@@ -226,8 +226,7 @@ def _train_watched(asked: Asked) -> TrainResult:
     except Overdue:
         limit = asked.config.stop_after_seconds
         raise NeverBegan(
-            f"{NeverBegan.SAYS}: --stop-after-seconds {limit:g} have passed"
-            + at_work("; {}")
+            f"{NeverBegan.SAYS}: --stop-after-seconds {limit:g} have passed" + at_work("; {}")
         ) from None
     finally:
         asked.beginning.over()
