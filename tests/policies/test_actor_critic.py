@@ -212,7 +212,8 @@ def test_pixels_are_divided_by_255_or_normalised_by_position():
 def test_vectors_are_normalised_by_their_valid_rows_and_clipped():
     spec = spec_of()
     policy = small_policy(spec, normalize_obs=True, obs_clip=1.5)
-    obs = 5.0 + 3.0 * torch.randn((6, 4, 4), generator=torch.Generator().manual_seed(0))
+    spread = torch.tensor([3.0, 1.0, 0.1, 0.01])
+    obs = 5.0 + spread * torch.randn((6, 4, 4), generator=torch.Generator().manual_seed(0))
     valid = torch.rand((5, 4), generator=torch.Generator().manual_seed(1)) < 0.6
     policy.observe(obs, valid)
     policy.refresh()
@@ -240,6 +241,15 @@ def test_values_are_predicted_in_units_of_their_targets():
     assert plain.value_scale() == 1.0
 
 
+def test_values_that_hardly_differ_are_not_magnified():
+    """Targets of one deviation less than a hundredth are in units of a hundredth."""
+    policy = small_policy(value_norm=True)
+    targets = 5.0 + torch.tensor([-1e-3, 0.0, 1e-3]).double()
+    policy.observe_values(targets.sum().item(), targets.square().sum().item(), 3)
+    policy.refresh()
+    assert policy.value_scale().item() == pytest.approx(0.01)
+
+
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
 def test_orthogonal_gains(shape):
     layer = linear(*shape, 1.7, torch.Generator().manual_seed(1))
@@ -249,12 +259,22 @@ def test_orthogonal_gains(shape):
     assert not layer.bias.any()
 
 
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_a_new_core_has_orthogonal_weights(kind):
+    core = Core(PolicyConfig(core=kind, core_size=5, core_layers=2), 3)
+    weights = [w.detach() for name, w in core.named_parameters() if "weight" in name]
+    assert len(weights) == 4
+    for w in weights:  # rows of all gates
+        torch.testing.assert_close(w.T @ w, torch.eye(w.shape[1]), atol=1e-5, rtol=0.0)
+
+
 @pytest.mark.parametrize(
     ("torso", "size", "counts"),
     [  # as their papers draw them; elite without its layer of features that is not learnt
         ("a3c", 256, [4 * 64 * 16, 16 * 16 * 32, 32 * 81 * 256]),
         ("nature", 512, [4 * 64 * 32, 32 * 16 * 64, 64 * 9 * 64, 64 * 49 * 512]),
         ("elite", 512, [4 * 9 * 64, 64 * 9 * 64, 64 * 9 * 128, 128 * 36 * 512]),
+        ("impala", 256, [4 * 144, *[16 * 144] * 4, 16 * 288, *[32 * 288] * 9, 32 * 121 * 256]),
     ],
 )
 def test_convolutions_are_those_that_were_published(torso, size, counts):
@@ -277,7 +297,7 @@ def test_heads_and_layers_start_with_their_gains(torso):
         assert norm == pytest.approx(math.sqrt(2.0), rel=1e-4)
 
 
-@pytest.mark.parametrize("torso", ["nature", "impala"])
+@pytest.mark.parametrize("torso", ["mlp", "nature", "impala"])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_bfloat16_copy_is_close_and_keeps_channels_last(torso, normalize):
     spec = spec_of(obs_shape=PIXELS)

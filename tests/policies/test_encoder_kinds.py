@@ -79,10 +79,14 @@ def test_the_torso_is_the_default_of_images_alone() -> None:
     torso = policy_of(config, LEFT, RIGHT, VECTOR).torso
     kinds = {name: type(x).__name__ for name, x in torso.images.items()}  # type: ignore[union-attr]
     assert kinds == {"/left-eye": "Convolutions", "/right-eye": "Impala"}
+    auto, nature = (policy_of(chosen(left_eye=x), LEFT, VECTOR) for x in ("auto", "nature"))
+    assert [x.shape for x in auto.parameters()] == [x.shape for x in nature.parameters()]
 
 
-def test_an_mlp_of_its_own_meets_the_others_in_one_layer() -> None:
-    config = replace(chosen(state__speed=EncoderConfig("mlp", hidden_sizes=(7,))), join_size=6)
+@pytest.mark.parametrize(("name", "activation"), [("tanh", torch.tanh), ("relu", F.relu)])
+def test_an_mlp_of_its_own_meets_the_others_in_one_layer(name: Any, activation: Any) -> None:
+    config = chosen(state__speed=EncoderConfig("mlp", hidden_sizes=(7,)))
+    config = replace(config, join_size=6, activation=name)
     torso = Encoders((VECTOR, OTHER, NUMBERS), config, seeded())
     obs = {x.name: observe((x,), 1)[x.name][0] for x in (VECTOR, OTHER, NUMBERS)}
     expected: list[torch.Tensor] = []
@@ -94,9 +98,9 @@ def test_an_mlp_of_its_own_meets_the_others_in_one_layer() -> None:
         ]
         x = torch.cat([obs["state/place"][row], torch.tensor(number)])
         for layer in (0, 2):
-            x = torch.tanh(F.linear(x, *torso.mlp.layers[layer].parameters()))  # type: ignore[union-attr]
+            x = activation(F.linear(x, *torso.mlp.layers[layer].parameters()))  # type: ignore[union-attr]
         own = torso.apart["/state/speed"].layers[0]  # type: ignore[index,union-attr]
-        y = torch.tanh(F.linear(obs["state/speed"][row], *own.parameters()))
+        y = activation(F.linear(obs["state/speed"][row], *own.parameters()))
         expected.append(F.relu(F.linear(torch.cat([x, y]), *torso.join.parameters())))  # type: ignore[union-attr]
     torch.testing.assert_close(torso(obs), torch.stack(expected))
     assert torso.feature_size == 6
@@ -173,6 +177,15 @@ def test_numbers_with_an_mlp_of_their_own_are_encoded_first() -> None:
         assert layers.layers[0].weight.shape[1] == width  # type: ignore[union-attr]
         rows = observe((leaf,))["numbers"].flatten(0, 1)
         assert torso({"numbers": rows}).shape == (18, 10)
+
+
+@pytest.mark.parametrize("kind", ["auto", "mlp"])
+def test_up_to_64_values_are_zeros_and_a_one_and_more_are_embedded(kind: Any) -> None:
+    for values, width in ((64, 64), (65, 32)):
+        leaf = Leaf("number", "discrete", (1,), (values,))
+        torso = Encoders((leaf,), chosen(number=kind), seeded())
+        layers: Any = torso.mlp if kind == "auto" else torso.apart["/number"]
+        assert layers.layers[0].weight.shape[1] == width
 
 
 @settings(max_examples=15, deadline=None)
@@ -261,6 +274,14 @@ def test_every_kind_acts_in_half_precision() -> None:
     after = ask(policy, obs)
     assert after.value.dtype == torch.float32
     torch.testing.assert_close(after.features, before.features, rtol=0.1, atol=0.1)
+
+
+def test_whole_numbers_and_a_mask_beside_an_image_act_in_half_precision() -> None:
+    policy = policy_of(chosen(action_mask="auto"), IMAGE, NUMBERS, MASK)
+    obs = see(policy)
+    before = ask(policy, obs)
+    policy.set_precision(torch.bfloat16, inference=True)
+    torch.testing.assert_close(ask(policy, obs).features, before.features, rtol=0.1, atol=0.1)
 
 
 def test_names_from_settings_are_not_told_apart_by_hyphens() -> None:

@@ -85,3 +85,14 @@ def test_old_rows_fade_behind_a_maximal_count():
         moments.update_sums(50.0, 250.0, 10.0)
     assert moments.mean_std(1.0)[0].item() == pytest.approx(5.0, abs=1e-6)
     assert moments.count.item() <= 110.0
+
+
+def test_numbers_that_never_change_have_the_smallest_deviation():
+    """Their variance may round to less than 0."""
+    constants = torch.linspace(0.1, 9.7, 50)
+    moments = Moments((50,))
+    for _ in range(3):
+        moments.update(constants.expand(333, 50))
+    mean, std = moments.mean_std(1e-4)
+    torch.testing.assert_close(mean, constants.double())
+    assert std.tolist() == [1e-4] * 50

@@ -6,7 +6,6 @@ import pytest
 import torch
 from core_fakes import random_batch, small_policy, spec_of
 
-from gossamer.policies.actor_critic import VALUE_WINDOW
 from gossamer.policies.normalizer import FEW
 from gossamer.types import empty_trajectory
 
@@ -43,7 +42,7 @@ def test_the_value_sees_the_step_before_with_layers_of_its_own_and_without(separ
 def test_value_targets_of_long_ago_are_forgotten():
     policy = small_policy(value_norm=True)
     for mean in [0.0] * 10 + [5.0] * 40:
-        n = VALUE_WINDOW
+        n = 1e6  # as many as are remembered
         policy.observe_values(n * mean, n * (mean * mean + 1.0), n)
     policy.refresh()
     assert float(policy.value_mean) == pytest.approx(5.0, abs=1e-3)

@@ -29,8 +29,11 @@ def spec_with(*leaves: Leaf) -> EnvSpec:
     return replace(spec_of(DISCRETE), leaves=leaves)
 
 
-def test_layers_are_those_of_each_tile() -> None:
-    layers = Tiles(GRID, CONFIG, seeded())
+@pytest.mark.parametrize(
+    ("name", "activation"), [("tanh", math.tanh), ("relu", lambda x: max(x, 0.0))]
+)
+def test_layers_are_those_of_each_tile(name: Any, activation: Any) -> None:
+    layers = Tiles(GRID, replace(CONFIG, activation=name), seeded())
     x = torch.randn((7, 60), generator=seeded())
     found = layers(x).detach().numpy()
     each, anywhere = layers.each, layers.anywhere
@@ -51,7 +54,7 @@ def test_layers_are_those_of_each_tile() -> None:
         hidden = shared
         for layer in (layers.mlp.layers[0], layers.mlp.layers[2]):
             hidden = [
-                math.tanh(sum(a * b for a, b in zip(weights, hidden, strict=True)) + bias)
+                activation(sum(a * b for a, b in zip(weights, hidden, strict=True)) + bias)
                 for weights, bias in zip(layer.weight.tolist(), layer.bias.tolist(), strict=True)
             ]
         np.testing.assert_allclose(got, [*hidden, *largest], rtol=1e-5, atol=1e-5)

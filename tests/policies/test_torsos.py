@@ -57,6 +57,13 @@ def test_images_become_features_as_was_published(torso):
     assert (expected > 0.0).any()
 
 
+def test_images_have_natures_layers_if_no_others_are_asked_for():
+    spec = spec_of(obs_shape=PIXELS)
+    policies = small_policy(spec, fc_size=16), small_policy(spec, fc_size=16, torso="nature")
+    auto, nature = ([(name, x.shape) for name, x in p.named_parameters()] for p in policies)
+    assert auto == nature
+
+
 def test_the_last_convolution_has_the_filters_that_were_asked_for():
     config = PolicyConfig(torso="nature", last_filters=32)
     policy = ActorCritic(spec_of(obs_shape=(4, 84, 84)), config)
