@@ -16,7 +16,7 @@ from gossamer.algorithms.vtrace import VTrace
 @pytest.mark.parametrize("algorithm", [VTrace, Laser, Impact])
 def test_cloning_is_a_mean_over_replayed_columns(algorithm, reduction):
     """CLEAR: KL(mu || pi) and the squared distance to the recorded value (Rolnick et al. 2019)."""
-    policy, batch = table(9, 6)
+    policy, batch = table(9, 6, scale=2.5)
     batch.replayed[2:] = True
     common = {"reduction": reduction, "num_minibatches": 1}
     with_terms = algorithm(policy_cloning_cost=0.7, value_cloning_cost=0.2, **common)
@@ -33,7 +33,8 @@ def test_cloning_is_a_mean_over_replayed_columns(algorithm, reduction):
             log_pi = torch.log_softmax(policy.params[s, i], -1)
             kl = (log_mu.exp() * (log_mu - log_pi)).sum()
             clone = clone + kl.detach()
-            more = more + 0.7 * kl + 0.2 * (batch.value[s, i] - policy.value[s, i]) ** 2
+            error = (batch.value[s, i] - policy.value[s, i]) / policy.scale
+            more = more + 0.7 * kl + 0.2 * error**2
     rows = 1.0 if reduction == "sum" else float(batch.valid[:, batch.replayed].sum())
     losses, found = [], {}
     for which in (algorithm(**common), with_terms):

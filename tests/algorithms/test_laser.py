@@ -265,6 +265,20 @@ def test_the_reported_entropy_is_the_mean_of_online_rows_that_are_learnt():
     assert float(total / count) == pytest.approx(float(error), rel=1e-6)
 
 
+@pytest.mark.parametrize("replayed", [False, True])
+def test_terms_over_columns_that_have_no_valid_row_are_0(replayed):
+    policy, batch = replayed_table()
+    batch.valid[:, batch.replayed == replayed] = False
+    online, old = {"entropy_cost": (0.3,)}, {"policy_cloning_cost": 0.5, "value_cloning_cost": 0.5}
+    losses = []
+    for costs in ({}, old if replayed else online):
+        algorithm = Laser(**{"entropy_cost": (0.0,), **costs})
+        (minibatch,) = minibatches_of(algorithm, policy, batch)
+        weighed = with_column_weights(minibatch, algorithm.reduction)
+        losses.append(algorithm.loss(policy, weighed, state_for())[0].item())
+    assert losses[0] == losses[1] != 0.0
+
+
 def test_every_part_has_its_share_of_online_columns():
     policy, batch = table(b=12)
     batch.replayed[4:] = True

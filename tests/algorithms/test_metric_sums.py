@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 import pytest
 import torch
 
@@ -30,6 +32,14 @@ def test_explained_variance_is_the_share_of_the_targets_that_values_know():
     assert told(target, [4.0, 3.0, 2.0, 1.0])["learner/explained_variance"] == pytest.approx(-3.0)
     # Off by a constant, which the mean of the error tells.
     assert told(target, [11.0, 12.0, 13.0, 14.0])["learner/explained_variance"] == 1.0
+
+
+def test_the_deviation_of_advantages_is_from_their_mean():
+    advantage = [1.0, 2.0, 3.0, 6.0]
+    found = told(advantage, [0.0] * 4)["learner/advantage_std"]
+    assert found == pytest.approx(statistics.pstdev(advantage))
+    rounded = {"learner/advantage_mean": 0.1, "learner/advantage_square": 0.00999999}
+    assert with_deviations(rounded)["learner/advantage_std"] == 0.0
 
 
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 1e-4, 1e-2])
