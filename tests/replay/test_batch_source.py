@@ -102,6 +102,20 @@ def test_rows_of_burn_in_only_warm_up_the_recurrent_state(core, algorithm):
     torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+def test_online_columns_beside_a_burn_in_have_the_gradient_that_they_have_alone(core):
+    """What leads to the state behind those rows is learnt too."""
+    policy = small_policy(spec_of(), core=core, core_size=4)
+    batch = random_batch(policy.spec, T, B, seed=3, core_units=policy.core_units)
+    mixed = replace(batch, burn_in=2, replayed=torch.arange(B) >= B // 2)
+    mixed.valid[:2, mixed.replayed] = False
+    online = batch.columns(0, B // 2)
+    assert not online.starts[2].any(), "episodes go on behind them"
+    parts = [mixed, online, mixed.columns(B // 2, B)]
+    whole, *apart = (gradient_of(policy, VTrace(reduction="sum"), x, 10**6) for x in parts)
+    torch.testing.assert_close(whole, sum(apart), rtol=1e-4, atol=1e-5)
+
+
 def test_only_replayed_columns_have_rows_of_burn_in():
     mix, _, _ = make_mix(UniformSettings(), columns=8, burn_in=2)
     for k in range(6):
@@ -136,6 +150,18 @@ def test_batches_are_online_columns_first_and_whole_once_there_is_enough():
     assert min(ages) == 1
     assert max(ages) == 5, "of 20 places, four overwritten each time"
     assert queue.released == list(range(12))
+
+
+def test_metrics_count_what_was_learnt_since_they_were_last_asked_for():
+    mix, *_ = make_mix(UniformSettings(), columns=8)
+    for count in (5, 4):
+        ages: list[int] = []
+        for _, (online, *versions), _ in take(mix, count):
+            ages += [online - x for x in versions[B - 1 :]]
+        metrics = mix.take_metrics()
+        assert metrics["replay/ratio"] == pytest.approx(len(ages) / (count * B))
+        assert metrics["replay/age_updates"] == pytest.approx(np.mean(ages))
+    assert mix.take_metrics() == {}
 
 
 def test_nothing_is_replayed_before_learn_start():

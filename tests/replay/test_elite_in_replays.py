@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 
 import numpy as np
@@ -11,7 +12,7 @@ from core_fakes import spec_of
 from replay_fakes import T, sample
 
 from gossamer.replay.layout import Layout
-from gossamer.replay.replay import Replay
+from gossamer.replay.replay import Replay, Share, Tally
 from gossamer.replay.ring import Ring
 from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.elite import EliteSettings
@@ -113,3 +114,58 @@ def test_the_distance_is_that_of_the_settings(kind, distance, order):
         expected = (p * np.log(p / q)).sum((0, 2))
     found = kind(distance=distance, norm_order=order).distance_of(now.float(), like)
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("elite_batch", [1, 3])
+def test_as_many_columns_as_were_asked_for_compete_for_being_overwritten(elite_batch):
+    settings = EliteSettings(candidate_multiplier=1.0, insert="elite", elite_batch=elite_batch)
+    (replay,), features, looked_at = make(settings), Moving(), []
+    store(replay, features, 3, 1, 4, 8, 5, 2, 6, 7)
+
+    def counted(trajectory):
+        looked_at.extend(trajectory.version.tolist())
+        return features(trajectory)
+
+    store(replay, counted, 9)
+    assert looked_at[0] == 9, "the one that comes"
+    assert len(looked_at) == 1 + elite_batch
+
+
+def test_a_successor_compares_with_the_newest_state_of_whom_it_follows():
+    settings = AttentiveSettings(candidate_multiplier=10.0)
+    (other, dead), features = make(settings, num_learners=2), Moving()
+    store(other, features, 1, 2, 3)
+    store(dead, features, 5, 6, 7)
+    successor = Replay(dead.shards, settings, candidates=columns(3), seed=1)
+    successor.take_over(inserted=dead.inserted, draws=0)
+    batch = as_batch(columns(1))
+    assert sample(successor, batch, features)
+    assert batch.version.tolist() == [7]
+
+
+def metrics_of(replay, features, wanted):
+    """What metrics say of a batch with so many columns of a replay."""
+    tally, batch = Tally([Share(replay, wanted)]), as_batch(columns(1 + wanted))
+    assert sample(replay, batch.columns(1, 1 + wanted), features)
+    tally.count(batch, columns(1), [replay.count_use()])
+    return tally.take()
+
+
+def test_metrics_tell_the_distances_of_candidates_and_of_those_that_were_chosen():
+    settings = EliteSettings(strategy="nearest", candidate_multiplier=10.0)
+    (replay,), features = make(settings, capacity=11), Moving()
+    store(replay, features, *range(11))
+    features.far = 2.0  # a column has moved as far as its level is high
+    metrics, level = metrics_of(replay, features, 2), math.sqrt(T * F)
+    told = {"p10": 1.0, "p50": 5.0, "p90": 9.0, "chosen": 0.5}
+    for name, expected in told.items():
+        assert metrics[f"replay/elite_distance_{name}"] == pytest.approx(expected * level), name
+
+
+def test_where_no_candidate_is_known_any_are_replayed_and_no_distance_is_told():
+    (replay,), features = make(EliteSettings(candidate_multiplier=2.0)), Moving()
+    store(replay, features, 3, 1, 4, 8)
+    features.far = math.nan
+    metrics = metrics_of(replay, features, 2)
+    assert metrics["replay/elite_columns"] == 4.0
+    assert not any("distance" in name for name in metrics)
