@@ -58,19 +58,9 @@ def same(one: Path, other: Path) -> bool:
         ),
         ([CART], ["--prefetch-batches=3"], "nothing is replayed"),
         (
-            [CART, "algorithm:vtrace"],
-            ["--algorithm.policy-cloning-cost=0.01"],
-            "nothing is replayed",
-        ),
-        (
             [CART],
             ["--policy.noise-correlation=0.5", "--policy.init-log-std=-1"],
             "no action is continuous",
-        ),
-        (
-            ["Pendulum-v1", "--policy.squash=true"],
-            ["--policy.scale-actions=true"],
-            "policy.squash is on",
         ),
         (
             [*ELITE, "--replays.1.distance=kl"],
@@ -81,7 +71,7 @@ def same(one: Path, other: Path) -> bool:
         (
             [*ELITE, "--replays.1.candidate-multiplier=1"],
             ["--replays.1.strategy=nearest", "--replays.1.distance=kl"],
-            "no more columns are drawn than are needed",
+            "candidate_multiplier is 1, so no more columns are drawn",
         ),
         ([CART], ["--cluster.gpus-per-learner=1"], "placement is inline"),
         ([CART], ["--evaluation.episodes=3"], "evaluation.every_seconds is 0"),
@@ -110,6 +100,12 @@ def test_what_changes_nothing_is_told(
         ([CART, "--policy.core=lstm"], ["--policy.core-size=32", "--policy.head-sizes=8"]),
         ([CART], ["--policy.separate-value=false"]),
         ([CART], ["--policy.obs-clip=0.1"]),
+        (["Pendulum-v1"], ["--policy.noise-correlation=0.5", "--policy.init-log-std=-1"]),
+        (ELITE, ["--replays.1.strategy=nearest"]),
+        (
+            [*ELITE, "--replays.1.strategy=nearest"],
+            ["--replays.1.distance=cosine"],
+        ),
         ([CART, "--optimizer.name=rmsprop"], ["--optimizer.decay=0.5"]),
         ([CART], ["--optimizer.beta1=0.5"]),
         (

@@ -169,7 +169,7 @@ class _Autocast(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _autocast(device_type, dtype=None, enabled=True):
+def _autocast(device_type, dtype=None, enabled=True, cache_enabled=True):
     kind = _Autocast if device_type == "meta" else REAL_AUTOCAST
     return kind(device_type, dtype=dtype, enabled=enabled)
 

@@ -12,6 +12,7 @@ import torch
 from groups import boxes_for, mailbox, make_mixers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import wait_for
 
 from gossamer.errors import RunFailed
 from gossamer.links.mirror import Incoming, Outgoing
@@ -31,10 +32,15 @@ class Machine:
     def __init__(self, size, sizes, rank, *, every=True, incarnation=0, heard=None):
         self.boxes = boxes_for(size, sizes)
         self.boxes.by_mail = True
-        self.incoming = Incoming(self.boxes, [rank])
+        self.incoming = Incoming(self.boxes)
         self.outgoing = {
             other: Outgoing(
-                self.boxes, [rank], heard or {rank}, every=every, incarnation=incarnation
+                self.boxes,
+                [rank],
+                heard or {rank},
+                every=every,
+                incarnation=incarnation,
+                readers=[other],
             )
             for other in range(size)
             if other != rank
@@ -108,7 +114,7 @@ def test_one_that_joins_is_waited_for_however_late_its_letters_are():
     for machine in found:
         machine.boxes.mark_left(1)
     running, joining = (
-        Mixer(Diffusion(), mailbox(machine.boxes, rank, patience_seconds=2.0), tensors, seed=1)
+        Mixer(Diffusion(), mailbox(machine.boxes, rank, patience_seconds=10.0), tensors, seed=1)
         for rank, (machine, tensors) in enumerate(zip(found, held, strict=True))
     )
     failures = []
@@ -124,13 +130,16 @@ def test_one_that_joins_is_waited_for_however_late_its_letters_are():
         except RunFailed as error:
             failures.append(error)
 
-    threads = [threading.Thread(target=learn, args=(running,))]
-    threads += [threading.Thread(target=learn, args=(joining,), kwargs={"late": True})]
-    for thread in threads:
-        thread.start()
+    threads = [threading.Thread(target=learn, args=(running,), daemon=True)]
+    threads += [threading.Thread(target=learn, args=(joining,), kwargs={"late": True}, daemon=True)]
+    threads[0].start()
+    wait_for(lambda: running.rounds > 200, "updates of one alone")
+    threads[1].start()
+    until = time.monotonic() + 60.0
     while any(thread.is_alive() for thread in threads):
-        carry(found)
+        assert time.monotonic() < until, "they wait for each other"
         time.sleep(0.05)
+        carry(found)
     assert not failures
     assert held[0][0].item() == held[1][0].item() == 4.0
 

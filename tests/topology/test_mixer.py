@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import mmap
+import time
 import weakref
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.errors import RunFailed
 from gossamer.roles import mixer as mixer_module
-from gossamer.roles.mixer import GRACE_SECONDS, Mixer, message_sizes
+from gossamer.roles.mixer import BLAME_SECONDS, Mixer, message_sizes
 from gossamer.run.placements import host_learners
 from gossamer.system import devices
 from gossamer.topology.allreduce import AllReduce
@@ -221,10 +223,11 @@ def test_a_group_that_sums_gradients_ends_when_a_member_leaves(monkeypatch):
     mixers[0].post(0)
     mixers[0].peers.boxes.mark_left(1)
     slept = []
-    monkeypatch.setattr("gossamer.roles.mixer.time.sleep", slept.append)
+    clock = SimpleNamespace(sleep=slept.append, perf_counter=time.perf_counter)
+    monkeypatch.setattr("gossamer.roles.mixer.time", clock)
     with pytest.raises(RunFailed, match="learner 1 has left"):
         mixers[0].mix(0)
-    assert slept == [GRACE_SECONDS]
+    assert slept == [BLAME_SECONDS]
 
 
 def test_nobody_averages_the_gradients_of_one_learner():

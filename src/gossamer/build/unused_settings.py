@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gossamer.config import own_parts
 from gossamer.policies.tiles import shares_tiles
 from gossamer.replay.selectors.base import Selector
 from gossamer.replay.selectors.elite import EliteSettings
@@ -64,11 +65,10 @@ def _unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str
         if isinstance(replay, Selector) and replay.capacity is not None:
             why = f"replays.{i}.capacity is {replay.capacity} (--replays.{i}.capacity none takes that back)"
             yield [f"replays.{i}.capacity_steps"], why
-        if isinstance(replay, EliteSettings):
+        if isinstance(replay, EliteSettings) and own_parts.name_of(type(replay)) is None:
             yield from _of_elite(f"replays.{i}", replay)
     if len(config.replays) == 1:
-        cloning = ["algorithm.policy_cloning_cost", "algorithm.value_cloning_cost"]
-        yield ["prefetch_batches", *cloning], "nothing is replayed"
+        yield ["prefetch_batches"], "nothing is replayed"
     if not config.evaluation.every_seconds:
         # Which tasks are held out matters to `gossamer eval` too.
         others = {*vars(config.evaluation)} - {"every_seconds", "held_out_tasks"}
@@ -82,7 +82,10 @@ def _of_elite(name: str, replay: EliteSettings) -> Iterator[tuple[list[str], str
     if replay.insert != "elite":
         yield [f"{name}.elite_batch"], f"{name}.insert is {replay.insert}, not elite"
     if not replay.still_measures(0):
-        why = f"no more columns are drawn than are needed ({name}.candidate_multiplier, {name}.anneal_updates)"
+        at = "anneal_updates" if not replay.anneal_updates else "candidate_multiplier"
+        why = (
+            f"{name}.{at} is {getattr(replay, at):g}, so no more columns are drawn than are needed"
+        )
         yield [f"{name}.strategy", *[f"{name}.distance"] * (replay.insert != "elite")], why
 
 
@@ -105,10 +108,7 @@ def _of_optimizer(config: TrainConfig) -> Iterator[tuple[list[str], str]]:
 def _of_network(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str]]:
     policy = config.policy
     if not spec.action.num_gaussian:
-        names = ["noise_correlation", "init_log_std", "scale_actions"]
-        yield [f"policy.{x}" for x in names], "no action is continuous"
-    elif policy.squash:
-        yield ["policy.scale_actions"], "policy.squash is on, which scales actions too"
+        yield ["policy.noise_correlation", "policy.init_log_std"], "no action is continuous"
     if policy.core == "none":
         names = ["core_size", "core_layers", "forget_bias", "head_sizes", "tile_size"]
         yield (

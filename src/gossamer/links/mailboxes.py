@@ -44,8 +44,8 @@ turn, the first update, counted from 1, and the env steps behind the version's e
 BEATS, AWAITS, LEADER, PRESENT, KNOWS = range(16, 21)
 """Further words, on a line of their own: the signs of life of a process and for which learner it waits, plus 1,
 both in the mailbox of the first of its learners; which that is, plus 1, in everyone's; whether a learner has been
-made and is about to join; the newest update from which a learner of another machine takes part, as far as is known on
-this learner's: whoever takes letters there writes it."""
+made and is about to join; in copies on other machines, the update from which a learner there is expected, as far as is
+known where this one is."""
 HEADER_WORDS = 24
 """Words of a mailbox's header: three lines."""
 SEQUENCE, UPDATE, NOTE = range(3)
@@ -55,8 +55,8 @@ SLOT_WORDS = 4
 FAR = 1 << 62
 """An update that nobody reaches."""
 JOIN_AHEAD, JOIN_AHEAD_BY_MAIL = 4, 32
-"""Updates between what a running group has mixed and the one that a late learner begins with; the first attempt where the
-group learns of it from letters, which take their time."""
+"""Updates between what a running group has mixed and the one that a late learner tries to begin with first; the second, where
+the group learns of it from letters, which take their time."""
 _FIRST_PAUSE, _LAST_PAUSE = 2e-5, 1e-3
 """Seconds between two looks of a waiting learner."""
 

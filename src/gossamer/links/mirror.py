@@ -37,7 +37,7 @@ _LOOKS = 100
 """At a header that its writer is changing; then what is there is taken, and the next letter has the rest."""
 _UPDATES = [ANNOUNCED + 2 * i for i in range(SLOTS)]
 """Words that tell that the words behind them are whole."""
-_PLAIN = [x for x in range(HEADER_WORDS) if x not in (LEFT, POSTS, *_UPDATES)]
+_PLAIN = [x for x in range(HEADER_WORDS) if x not in (LEFT, POSTS, KNOWS, *_UPDATES)]
 """Words that may be written in any order."""
 
 
@@ -84,6 +84,7 @@ class Outgoing:
             they lie: in lock-step nobody writes over one before those that it is for have mixed it.
         incarnation: of the learners.
         bare: messages only tell that they were posted; their numbers travel another way.
+        readers: learners of the other machine, which are told from when on they are expected here.
     """
 
     def __init__(
@@ -95,7 +96,9 @@ class Outgoing:
         every: bool = False,
         incarnation: int = 0,
         bare: bool = False,
+        readers: Iterable[int] = (),
     ):
+        self._readers = tuple(readers)
         self._boxes, self._ranks, self._heard = boxes, tuple(ranks), heard
         self._every, self._incarnation, self._bare = every, incarnation, bare
         self._headers: dict[int, NDArray[np.int64]] = {}
@@ -109,8 +112,12 @@ class Outgoing:
             life: signs of life alone are worth a letter.
         """
         headers: dict[int, NDArray[np.int64]] = {}
+        theirs = (self._boxes.headers[rank] for rank in self._readers)
+        expected = max((x[JOINED] for x in theirs if not x[LEFT]), default=0)
+        fence()  # a header tells no less of what was mixed than when it was known who joins
         for rank in self._ranks:
             words, before = _stable(self._boxes.headers[rank]), self._headers.get(rank)
+            words[KNOWS] = expected
             if before is None or _differ(words, before, life=life):
                 headers[rank] = words
         self._headers |= headers
@@ -146,11 +153,10 @@ class Incoming:
 
     Args:
         boxes: of this machine.
-        ranks: whose mailboxes are written here; others are told, in these, from when on their learners are expected.
     """
 
-    def __init__(self, boxes: Mailboxes, ranks: Iterable[int] = ()):
-        self._boxes, self._ranks = boxes, tuple(ranks)
+    def __init__(self, boxes: Mailboxes):
+        self._boxes = boxes
         self._incarnations = [0] * boxes.num_learners
         # Who has told last of each learner, and in which letter.
         self._last = [(0, 0)] * boxes.num_learners
@@ -188,16 +194,6 @@ class Incoming:
                 if letter.incarnation >= self._incarnations[rank] and not overtaken:
                     self._last[rank] = letter.sender, letter.number
                     _write(boxes.headers[rank], words)
-                    self._acknowledge(words)
-
-    def _acknowledge(self, words: NDArray[np.int64]) -> None:
-        """Tell whoever joins that it is waited for from here on."""
-        if words[LEFT]:
-            return
-        fence()
-        for own in self._ranks:
-            header = self._boxes.headers[own]
-            header[KNOWS] = max(header[KNOWS], words[JOINED])
 
     def leave(self, ranks: Iterable[int], incarnation: int) -> None:
         """Record that learners are gone; only letters of an incarnation from this on can bring them back."""
@@ -236,5 +232,6 @@ def _write(header: NDArray[np.int64], words: NDArray[np.int64]) -> None:
     header[_PLAIN] = words[_PLAIN]
     fence()
     header[_UPDATES] = words[_UPDATES]
+    header[KNOWS] = words[KNOWS]
     fence()
     header[LEFT] = words[LEFT]

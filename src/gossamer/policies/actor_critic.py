@@ -402,7 +402,7 @@ class ActorCritic(nn.Module):
             self.device.type,
             dtype=self.compute_dtype,
             enabled=enabled,
-            cache_enabled=not self._infers,
+            cache_enabled=not self._infers,  # nobody would empty it of what acting casts
         )
         return _beside_others(autocast) if self._infers else autocast
 

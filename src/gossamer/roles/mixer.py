@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from gossamer.topology.base import Topology
 
 
-GRACE_SECONDS = 1.0
-"""Within which a learner that fails has told why: what others say of its leaving comes later."""
+BLAME_SECONDS = 1.0
+"""Pause before a learner tells that another has left the group: if that one has failed, it tells why meanwhile."""
 
 
 def message_sizes(tensors: Sequence[Tensor]) -> tuple[int, int]:
@@ -127,7 +127,7 @@ class Mixer:
         found = {peer: self._find(peer, update) for peer in row if peer != self._rank}
         missing = [peer for peer, x in found.items() if x is None]
         if missing and self.topology.mixes == "gradients":
-            time.sleep(GRACE_SECONDS)
+            time.sleep(BLAME_SECONDS)
             raise RunFailed(f"learner {missing[0]} has left the group of learner {self._rank}")
         # One that has left is not waited for; the others go on without it.
         skips = self.topology.missing == "skip" and not all(

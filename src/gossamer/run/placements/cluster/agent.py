@@ -26,6 +26,7 @@ from gossamer.run.placements.cluster.agent_connections import Correspondent, Let
 from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, end_processes
+from gossamer.run.placements.process_layout import layout_of
 from gossamer.run.placements.shared_memory import Memory
 from gossamer.system.messages import from_whole, to_array
 from gossamer.topology.base import FOREVER
@@ -76,6 +77,9 @@ class Agent:
         self._ranks, self._hears = range(*task.ranks), hears
         self._incarnation, self._bare = task.incarnation, task.transport != "memory"
         self._config = config = from_dict(task.config)
+        layout = layout_of(config)
+        assert layout is not None, "a cluster has hosts"
+        self._ranks_of = layout.ranks
         sizes = task.sizes
         # In place of the lock on the run folder, which is elsewhere: processes end with their agent.
         made = [make_memory(1)]
@@ -83,7 +87,7 @@ class Agent:
         self._descriptors, blocks = [x for x, _ in made], [x for _, x in made[1:]]
         self._memory = Memory(blocks[:2], config, sizes, [])
         self._orders = SharedOrders(blocks[2])
-        self._mail = Incoming(self._memory.boxes, self._ranks)
+        self._mail = Incoming(self._memory.boxes)
         boxes, boards, ranks = self._memory.boxes, self._memory.versions.boxes, self._ranks
         self._headers = Outgoing(boxes, ranks, incarnation=task.incarnation)
         self._policies = Outgoing(boards, ranks, ranks, incarnation=task.incarnation)
@@ -166,6 +170,7 @@ class Agent:
                 every=staleness == 0,
                 incarnation=self._incarnation,
                 bare=self._bare,
+                readers=self._ranks_of[host],
             )
             self._forget(host)
             paced = staleness >= FOREVER  # nobody waits for them
