@@ -185,3 +185,23 @@ def test_small_messages_that_do_not_arrive_are_noticed(monkeypatch: pytest.Monke
 
             with pytest.raises(OSError, match="timed out"):
                 send_some()
+
+
+def test_a_message_that_is_announced_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MAX_HEAD_BYTES", 1000)
+    one, other = connected()
+    one.send(Said("x" * 2000))
+    with pytest.raises(OSError, match=r"a message of \d+ bytes is announced"):
+        other.receive(Said)
+    for end in (one, other):
+        end.close()
+
+
+def test_tensors_of_what_is_kept_stay_when_the_next_message_comes() -> None:
+    one, other = connected()
+    for value in (1, 2):
+        one.send(Said("a", (torch.full((5000,), value, dtype=torch.uint8),)))
+    found = [other.receive(Said, (Said,)) for _ in range(2)]
+    assert [said.tensors[0].unique().tolist() for said in found] == [[1], [2]]
+    for end in (one, other):
+        end.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import Any
 
 import pytest
@@ -101,3 +102,29 @@ def test_trajectories_that_wait_at_lag_free_take_room(free: Any) -> None:
     check_large(**layers, lag="1")
     with pytest.raises(ConfigError, match="num_envs is 4, whose trajectories take about"):
         check_large(**layers, lag="free")
+
+
+def test_what_an_outer_step_keeps_of_a_large_network_takes_room(free: Any) -> None:
+    free(64 * GIB)
+
+    def gib(**settings: Any) -> float:
+        (line,) = check_large(**{"policy.hidden_sizes": [64]}, **settings)
+        found = re.search(r"takes about ([\d.]+) GiB with its copies", line)
+        assert found
+        return float(found[1])
+
+    plain, size = gib(), 128e6 * 4 / GIB
+    assert gib(**{"optimizer.outer_rate": 0.5}) == pytest.approx(plain + size, abs=0.11)
+    assert gib(**{"optimizer.outer_momentum": 0.5}) == pytest.approx(plain + 2 * size, abs=0.11)
+
+
+def test_more_learners_than_there_is_room_for_are_refused_with_how_many_fit(free: Any) -> None:
+    free(400 * MIB)
+    alone = {"topology": {"name": "single"}, "placement": "inline"}
+    with pytest.raises(ConfigError, match="^num_learners is 2000, which take about 1 GiB") as told:
+        check(num_learners=2000, **alone)
+    found = re.search(r"--num-learners (\d+)$", str(told.value))
+    assert found
+    check(num_learners=int(found[1]), **alone)
+    with pytest.raises(ConfigError, match="^num_learners is "):
+        check(num_learners=int(found[1]) + 1, **alone)

@@ -10,6 +10,7 @@ from core_fakes import CONTINUOUS, DISCRETE, CountingEnvs, episode_length, small
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.settings import EnvConfig
 from gossamer.errors import RunFailed
+from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.roles.actor import Actor
 from gossamer.roles.slot_rows import write_obs
 from gossamer.types import STORED, Trajectory, empty_trajectory
@@ -300,3 +301,31 @@ def test_pixels_are_written_channels_last(channels):
     assert torch.equal(slot[1, 1:], torch.from_numpy(obs))
     assert not slot[0].any()
     assert not slot[1, 0].any()
+
+
+class StopsAfter(StopSignal):
+    """Stops after so many looks."""
+
+    def __init__(self, looks):
+        super().__init__()
+        self.looks = looks
+
+    @property
+    def stopped(self):
+        self.looks -= 1
+        return self.looks < 0
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_stop_between_two_steps_leaves_no_environment_at_one(steps):
+    """Nor does it wait for one that nobody has begun."""
+    groups = [CountingEnvs(2), CountingEnvs(3, first=2)]
+    actor = Actor(
+        groups, small_policy(), unroll_length=7, seeds=[1, 2], on_episode=lambda _: None,
+        stop=StopsAfter(steps),
+    )  # fmt: skip
+    slot = empty_trajectory(spec_of(), unroll_length=7, num_columns=5, core_units=0)
+    with pytest.raises(Stopped):
+        actor.collect(slot, 0)
+    assert [envs.in_flight for envs in groups] == [None, None]
+    assert [len(envs.sent) for envs in groups] == [steps, steps]

@@ -505,3 +505,127 @@ def test_an_evaluation_is_told_by_its_mean() -> None:
         str(Evaluation((500.0, 300.0), (1, 1), truncated=0)) == "mean 400 +- 1e+02 over 2 episodes"
     )
     assert str(Evaluation((-7.25,), (1,), truncated=0)) == "mean -7.25 +- 0 over 1 episode"
+
+
+@pytest.mark.parametrize(
+    ("episodes", "quantile"),
+    [(2, 12.706), (3, 4.303), (6, 2.571), (11, 2.228), (12, 2.201), (20, 2.093), (31, 2.042)],
+)
+def test_an_interval_is_students(episodes, quantile):
+    result = Evaluation(tuple(map(float, range(episodes))), (1,) * episodes, 0)
+    assert result.half_width == pytest.approx(quantile * result.standard_error, rel=6e-3)
+
+
+def test_parts_of_a_contest_are_joined_with_their_tasks():
+    """Intervals are of the tasks, as episodes of one task are alike; more episodes do not narrow them as much."""
+    part = Evaluation(
+        (1.0, 5.0, 3.0), (4, 5, 6), 1, (0, 1, 2), held_out=Evaluation((9.0,), (1,), 0)
+    )
+    joined = part.plus(Evaluation((2.0, 6.0, 4.0), (7, 8, 9), 2, (0, 1, 2)))
+    assert joined == Evaluation(
+        (1.0, 5.0, 3.0, 2.0, 6.0, 4.0), (4, 5, 6, 7, 8, 9), 3, (0, 1, 2, 0, 1, 2)
+    )
+    ahead = joined.minus(Evaluation((0.5,) * 6, joined.lengths, 0, joined.tasks))
+    assert ahead.mean == 3.0
+    # of 1, 5 and 3, the tasks' means
+    assert ahead.half_width == pytest.approx(4.303 * 2.0 / math.sqrt(3.0), rel=1e-3)
+
+
+def test_an_episode_costs_its_share_of_all_that_were_played(monkeypatch):
+    """By that contests wait for time, and a run at its end says how long few episodes take."""
+    now = [0.0]
+    trials = [EvaluationEpisodes(Made(), 4, (0, 1, 2, 3)), EvaluationEpisodes(Made(), 2, (7, 8))]
+    evaluator, board = make_evaluator(
+        ListKeeper(), StopSignal(), trials=trials, confirm_episodes=8, clock=lambda: now[0]
+    )
+    board.publish(small_policy(seed=1).shared_tensors(), 0)
+
+    def played(*asked, **how):
+        now[0] += 12.0
+        return play_trials(*asked, **how)
+
+    monkeypatch.setattr("gossamer.roles.evaluator.play_trials", played)
+    evaluator.evaluate_newest()
+    assert evaluator.confirming_cost == pytest.approx(2 * 8 * 2.0)
+    assert evaluator.few_cost == pytest.approx(12.0)
+
+
+def test_the_longest_evaluation_so_far_is_known(monkeypatch):
+    """At its end a run gives the last one twice that time."""
+    clock, keeper = Clock(), ListKeeper()
+    monkeypatch.setattr("gossamer.roles.evaluator.time", clock)
+    evaluator, board = make_evaluator(keeper, StopSignal())
+    board.publish(small_policy(seed=1).shared_tensors(), 0)
+    seconds = iter((5.0, 30.0, 1.0))
+    keeper.after = lambda: clock.work(next(seconds))
+    for _ in range(3):
+        evaluator.work()
+    assert evaluator.longest_seconds == pytest.approx(60.0)
+
+
+def test_actions_are_sampled_anew_in_every_evaluation():
+    policy, made = small_policy(seed=1), []
+    with torch.no_grad():
+        policy.action_head.weight.zero_()
+        policy.action_head.bias.zero_()
+    versions = [1, 2, 1]
+
+    def read(into):
+        for x, y in zip(into, policy.shared_tensors(), strict=True):
+            x.copy_(y.detach())
+        return Source(versions.pop(0))
+
+    trial = EvaluationEpisodes(lambda n: made.append(CountingEnvs(n, length=uneven)) or made[-1], 2)
+    evaluator, _ = make_evaluator(
+        ListKeeper(), StopSignal(), trials=[trial], read=read, greedy=False
+    )
+    sent = []
+    for _ in range(3):
+        before = len(made[0].sent) if made else 0
+        evaluator.evaluate_newest()
+        sent.append(np.stack(made[0].sent[before:]).tolist())
+    assert sent[0] == sent[2], "of the same version alike"
+    assert sent[0] != sent[1]
+
+
+def late_evaluator(monkeypatch):
+    """An evaluator that has just found out that its evaluations come late, and a candidate that waits."""
+    clock, keeper = Clock(), ListKeeper()
+    keeper.run_seconds = 1_400.0
+    monkeypatch.setattr("gossamer.roles.evaluator.time", clock)
+    evaluator, board = make_evaluator(
+        keeper, StopSignal(), episodes=5, confirm_episodes=20, every_seconds=60.0,
+        max_time_fraction=0.03,
+    )  # fmt: skip
+    tensors = small_policy(seed=1).shared_tensors()
+    board.publish(tensors, 0)
+
+    def play(policy, trials, *_, **how):
+        (trial,) = trials
+        clock.work(2.0 * trial.episodes)
+        return Evaluation((0.0,) * trial.episodes, (1,) * trial.episodes, 0)
+
+    monkeypatch.setattr("gossamer.roles.evaluator.play_trials", play)
+    evaluator.work()
+    keeper.next = Contest(Source(1), tensors, tensors)
+    told = []
+    keeper.after = lambda: told.append("evaluation")
+    keeper.decide = lambda *_: told.append("contest")
+    return evaluator, keeper, told
+
+
+def test_who_asks_for_an_evaluation_gets_one_though_a_contest_is_next(monkeypatch):
+    evaluator, _, told = late_evaluator(monkeypatch)
+    evaluator.asked = True
+    evaluator.work()
+    evaluator.work()
+    assert told == ["evaluation", "contest"]
+
+
+def test_a_contest_that_was_begun_goes_on_before_another_evaluation(monkeypatch):
+    """Which may bring another candidate: contests that are too short decide nothing."""
+    evaluator, keeper, told = late_evaluator(monkeypatch)
+    for has_begun in (True, True, False, False):
+        keeper.has_begun = has_begun
+        evaluator.work()
+    assert told == ["contest", "contest", "contest", "evaluation"]

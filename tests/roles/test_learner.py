@@ -18,6 +18,7 @@ from gossamer.algorithms.vtrace import VTrace
 from gossamer.errors import RunFailed
 from gossamer.roles.learner import MOST_NATS
 from gossamer.roles.optimizers import OptimizerConfig
+from gossamer.system.signs_of_life import Sign
 
 PIXELS = spec_of(obs_shape=(4, 36, 36))
 
@@ -333,3 +334,78 @@ def test_a_kl_that_no_checkpoint_could_hold_is_bounded(monkeypatch):
     monkeypatch.setattr(PPO, "loss", far)
     learner.learn_version()
     assert learner.state_dict()["algorithm.kl_nats"] == MOST_NATS
+
+
+@pytest.mark.parametrize(("target_kl_nats", "scale"), [(0.0, 1.0), (1e-6, 1.0 / 1.5)])
+def test_a_resumed_rate_that_no_longer_follows_the_kl_is_the_scheduled_one(target_kl_nats, scale):
+    """Nobody would take back what was adapted before."""
+    before, after = (
+        make_learner(
+            small_policy(), PPO(passes=1, num_minibatches=1, target_kl_nats=x), *batches_of(1)
+        )
+        for x in (1e-6, target_kl_nats)
+    )
+    before.learn_version()
+    after.load_state_dict(before.state_dict())
+    assert learn(after)["learner/learning_rate"] == pytest.approx(0.01 * scale)
+
+
+def test_batches_in_a_row_that_are_not_finite_are_counted_across_a_resume():
+    """A run that ends and is resumed every few batches would go on for ever."""
+    (bad,) = batches_of(1)
+    bad.reward.fill_(float("nan"))
+    first, second = (make_learner(small_policy(), A2C(), bad) for _ in range(2))
+    for _ in range(4):
+        first.learn_version()
+    second.load_state_dict(first.state_dict())
+    with pytest.raises(RunFailed, match="5 batches in a row"):
+        second.learn_version()
+
+
+def test_rewards_that_are_finite_are_not_blamed():
+    learner = make_learner(small_policy(), A2C(), *batches_of(1))
+    with torch.no_grad():
+        learner.policy.value_head.bias.fill_(float("inf"))
+    for _ in range(4):
+        learner.learn_version()
+    with pytest.raises(RunFailed, match=r"until update 5; try a smaller --optimizer.learning-rate"):
+        learner.learn_version()
+
+
+def test_every_micro_batch_is_a_sign_of_life():
+    """A learner is stuck if it shows none for long, and its batch may take longer."""
+    sign = Sign("the learner")
+    learner = make_learner(
+        small_policy(), VTrace(passes=3), *batches_of(1), micro_batch_rows=6, sign=sign
+    )
+    learner.learn_version()
+    assert sign.beats == 3 * 4, "a column each"
+
+
+def test_an_algorithm_that_reports_other_metrics_later_is_told():
+    later = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Fickle(A2C):
+        def loss(self, policy, batch, state):
+            loss, metrics = super().loss(policy, batch, state)
+            return loss, metrics | {name: (torch.ones(()), 1.0) for name in later}
+
+    learner = make_learner(small_policy(), Fickle(), *batches_of(1))
+    learner.learn_version()
+    later.append("own/late")
+    with pytest.raises(RunFailed, match="other metrics than in its first update: own/late; report"):
+        learner.learn_version()
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop_tf"])
+def test_a_state_without_the_optimizers_averages_begins_them_anew(name):
+    optimizer = OptimizerConfig(name=name, learning_rate=(1e-2,), schedule="constant")
+    fresh, used = (
+        make_learner(small_policy(), A2C(), *batches_of(1), optimizer=optimizer) for _ in range(2)
+    )
+    used.learn_version()
+    used.load_state_dict(fresh.state_dict())
+    fresh.learn_version()
+    used.learn_version()
+    torch.testing.assert_close(vector_of(used.policy), vector_of(fresh.policy))

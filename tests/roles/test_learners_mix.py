@@ -15,6 +15,7 @@ from gossamer.algorithms.a2c import A2C
 from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
+from gossamer.errors import RunFailed
 from gossamer.roles.optimizers import OptimizerConfig
 from gossamer.topology.allreduce import AllReduce
 from gossamer.topology.diffusion import Diffusion
@@ -334,3 +335,18 @@ def test_the_optimizers_averages_are_mixed_when_asked(name):
     lock_step(first, 1)
     lock_step(plain, 1)
     assert torch.equal(vector_of(first[0].policy), vector_of(plain[0].policy))
+
+
+def test_more_metrics_than_travel_beside_gradients_are_told():
+    @dataclasses.dataclass(frozen=True)
+    class Talkative(A2C):
+        def loss(self, policy, batch, state):
+            loss, metrics = super().loss(policy, batch, state)
+            return loss, metrics | {f"own/{i}": (torch.ones(()), 1.0) for i in range(30)}
+
+    says = r"reports \d+ metrics; where gradients are averaged there is room for 31: report fewer"
+    with pytest.raises(RunFailed, match=says):
+        lock_step(make_group(AllReduce(), 2, Talkative()), 1)
+    learners = make_group(Diffusion(), 2, Talkative())
+    lock_step(learners, 1)
+    assert learners[0].take_metrics()["own/29"] == 1.0

@@ -515,3 +515,15 @@ def test_what_makes_no_step_is_refused_in_one_line(settings, says):
         make_config("CartPole-v1", {"optimizer": settings})
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_a_rate_that_rises_by_half_keeps_what_was_followed():
+    """As one that follows the KL does."""
+    x = torch.zeros(1)
+    step = OuterStep([x], 0.5, 1.0)
+    for learning_rate in (0.1, 0.15):
+        step.begin()
+        x.add_(1.0)
+        step.apply(learning_rate)
+    # u is -1 / 0.1, then half of that and -1 / 0.15
+    assert x.item() == pytest.approx(1.0 + 1.0 + 0.15 * 5.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import subprocess
@@ -13,7 +14,7 @@ import torch
 
 from gossamer import evaluate
 from gossamer.algorithms.a2c import A2C
-from gossamer.build.plan import make_plan
+from gossamer.build.plan import device_of, make_plan, on_cpu
 from gossamer.build.preflight import refuse_what_a_gpu_cannot_hold
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
@@ -346,3 +347,29 @@ def test_the_limit_of_a_gpu_is_what_it_does_beside_stepping():
     assert limit_of(rates, on_gpu=True) == pytest.approx(40_000.0)
     assert limit_of({**rates, "stepping": 30_000.0}, on_gpu=True) == 30_000.0
     assert limit_of(rates, on_gpu=False) == pytest.approx(24_000.0)
+
+
+def test_learners_are_shared_out_among_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    plan = planned()[2]
+    assert [device_of(plan, rank) for rank in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+    assert device_of(dataclasses.replace(plan, device="cpu"), 1) == "cpu"
+
+
+@pytest.mark.parametrize(("has", "precision"), [(True, "bf16"), (False, "fp32")])
+def test_actors_on_cpus_have_the_precision_that_those_compute_in(monkeypatch, has, precision):
+    """Emulated, bfloat16 is slower than float32."""
+    monkeypatch.setattr("gossamer.build.plan.has_bf16", lambda device: has)
+    plan = planned()[2]
+    assert on_cpu(plan) == dataclasses.replace(plan, device="cpu", precision=precision)
+
+
+def test_memory_that_an_earlier_run_of_the_process_has_left_is_taken_again(gpu, monkeypatch):
+    settings = planned(num_envs=512, unroll_length=128)
+    gpu(10 << 30)
+    for reserved, allocated, fits in ((0, 0, False), (600, 0, True), (600, 600, False)):
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda x=reserved: x << 30)
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda x=allocated: x << 30)
+        told = contextlib.nullcontext() if fits else pytest.raises(ConfigError, match="are free")
+        with told:
+            refuse_what_a_gpu_cannot_hold(*settings)

@@ -324,6 +324,7 @@ def test_what_is_no_algorithm_is_refused_in_one_line(
     [
         ("({0: 1.0},)", "a row for each of 2 learners"),
         ("({0: 1.0}, {1: 0.5})", "row 1 sums to 0.5"),
+        ("({0: 1.5, 1: -0.5}, {1: 1.0})", "row 0 sums to 1; weights must be >= 0"),
         ("({0: 1.0}, {2: 1.0})", "row 1 names learner 2"),
         ("({0: 1.0}, {0: 1 / 0})", "fails in turns: ZeroDivisionError"),
     ],
@@ -350,6 +351,14 @@ def test_gradients_are_averaged_in_lock_step_alone(folder: Path) -> None:
     make_config("CartPole-v1", given)
     with pytest.raises(ConfigError, match="max_staleness must be 0 if gradients are mixed"):
         make_config("CartPole-v1", {**given, "topology.max_staleness": 1})
+    with pytest.raises(ConfigError, match="every must be updates if gradients are mixed"):
+        make_config("CartPole-v1", {**given, "topology.every": "versions"})
+    scope["Mine"].on_death = "replace"
+    with pytest.raises(ConfigError, match="on_death must be restart_group if gradients are mixed"):
+        make_config("CartPole-v1", given)
+    scope["Mine"].on_death = "restart"
+    with pytest.raises(ConfigError, match="on_death is 'restart'; it must be one of replace, rest"):
+        make_config("CartPole-v1", given)
 
 
 MARKED = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +11,9 @@ from runs import log_of, state_of
 from sessions import QUICK
 
 from gossamer import cli
+from gossamer.build.unused_settings import unused_in_words
+from gossamer.config import make_config
+from gossamer.envs.registry import read_spec
 
 CART, PONG = "CartPole-v1", "PongNoFrameskip-v4"
 ELITE = [CART, "algorithm:vtrace", "--replay-ratio=1", "--replays.1.name=elite"]
@@ -125,3 +129,34 @@ def test_a_file_may_hold_what_some_runs_do_not_use(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[policy]\ncore_size = 32\n")
     assert told_by(tmp_path / "run", CART, f"--config={file}") == []
+
+
+REPLAYED = {"algorithm.name": "vtrace", "replay_ratio": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings", "asked"),
+    [
+        (
+            "RandomExtremeAcrobot-v1",
+            {"evaluation.every_seconds": 0.0},  # `gossamer eval` plays them
+            "evaluation.held_out_tasks",
+        ),
+        (CART, {"evaluation.every_seconds": 5.0}, "evaluation.episodes"),
+        (CART, {"algorithm.name": "vtrace", "lag": "free"}, "replays.0.capacity"),
+        (CART, REPLAYED, "algorithm.policy_cloning_cost"),
+        (CART, REPLAYED, "prefetch_batches"),
+        (
+            CART,
+            {**REPLAYED, "replays.1.name": "elite", "replays.1.insert": "elite"},
+            "replays.1.elite_batch",
+        ),
+        (CART, {"placement": "cluster"}, "cluster.gpus_per_learner"),
+    ],
+)
+def test_what_has_an_effect_is_not_said_to_have_none(
+    env_id: str, settings: dict[str, Any], asked: str
+) -> None:
+    config = make_config(env_id, settings)
+    spec = read_spec(env_id, config.env, 0, tries=False)
+    assert unused_in_words(config, spec, [asked]) == []

@@ -59,6 +59,17 @@ def test_contraction_is_the_published_one(topology, size, published):
     assert graphs.contraction(topology.turns(size, 0)) == pytest.approx(published, abs=6e-4)
 
 
+def test_contraction_of_matrices_in_turn_is_that_of_a_round():
+    """Of six learners each hears the one 1, 2 and 4 places before it in turn."""
+    turns = Gossip(graph="rotating").turns(6, 0)
+    assert len(turns) == 3
+    left = max(
+        math.prod(abs(1.0 + cmath.exp(2j * math.pi * k * d / 6)) / 2.0 for d in (1, 2, 4))
+        for k in range(1, 6)
+    )
+    assert graphs.contraction(turns) == pytest.approx(left ** (1 / 3))
+
+
 @pytest.mark.parametrize("weights", ["metropolis", "uniform"])
 def test_contraction_of_links_that_drop_is_that_of_the_mean_matrix(weights):
     topology = Diffusion(adjacency="star", link_drop=0.3, weights=weights)
@@ -212,11 +223,13 @@ def test_an_adjacency_that_is_no_graph_of_the_learners_is_refused(adjacency, siz
         (Gossip(graph="exponential", num_peers=3), 4, "at most 2"),
         (Gossip(graph="[[0,1],[1,0],[0,0]]"), 2, "row 0 has 2 entries, but there are 3 rows"),
         (Gossip(graph="[[0,1,0],[1,0,0],[1,0,0]]"), 3, "a path must lead from every learner"),
+        (Gossip(graph="[[0,1,1],[0,0,1],[0,1,0]]"), 3, "a path must lead from every learner"),
         (Gossip(graph="[[0.5,0.4],[0.5,0.5]]"), 2, "row 0 sums to 0.9"),
         (Gossip(graph="[[1.5,-0.5],[0,1]]"), 2, "is -0.5; it must be 0 or 1, or a weight >= 0"),
         (Gossip(graph="chain"), 2, "must be one of ring, exponential"),
         (Diffusion(adjacency="random-regular", degree=3), 5, "2 <= degree < learners"),
         (Diffusion(adjacency="random-regular", degree=3), 2, "--topology.degree 1"),
+        (Diffusion(adjacency="random-regular", degree=1), 4, "--topology.degree 2"),
         (Diffusion(adjacency="erdos-renyi", degree=1), 25, "were all disconnected"),
         (Diffusion(link_drop=0.5, max_staleness="never"), 4, "max-staleness 0, or any number"),
         (Gossip(graph="complete", num_peers=2), 4, "hears all 3 others"),

@@ -18,7 +18,7 @@ from groups import boxes_for, mailbox, make_mixers
 from programs import Program
 
 from gossamer.errors import RunFailed
-from gossamer.links.mailboxes import COMBINED, LEFT, SEQUENCE, Mailboxes, make_memory
+from gossamer.links.mailboxes import COMBINED, LEFT, SEQUENCE, Mailbox, Mailboxes, make_memory
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.topology.base import FOREVER
 from gossamer.topology.gossip import Gossip
@@ -236,3 +236,24 @@ def test_what_is_read_in_place_has_been_read_before_it_may_be_overwritten(monkey
     mixers[0].mix(0)
     assert boxes.headers[0][COMBINED] == 1
     assert (2.0, 0) in seen, "a fence comes after the mixing and before it is told"
+
+
+def test_whoever_joins_takes_part_from_an_update_that_nobody_has_mixed():
+    """A group that is quick goes on meanwhile; one that has come too late tries again, further ahead."""
+    boxes = boxes_for(2, (1, 0))
+    group, looks = mailbox(boxes, 1), []
+    group.set_combined(99)
+
+    def group_goes_on():
+        looks.append(group_at())
+        assert len(looks) < 50, "it never gets ahead"
+        group.set_combined(looks[-1] + 5)
+
+    def group_at():
+        return int(boxes.headers[1][COMBINED]) - 1
+
+    joining = Mailbox(boxes, 0, StopSignal(), patience_seconds=5.0, on_write=group_goes_on)
+    update = joining.join_running_group([1])
+    assert update > group_at() > 99 + 10, "it was not ahead at once"
+    assert group.has_left(0, update - 1)
+    assert not group.has_left(0, update)

@@ -330,6 +330,9 @@ def test_messages_and_bytes_are_counted():
     rounds(mixers, 5)
     assert [mixer.messages for mixer in mixers] == [15] * 8
     assert mixers[0].bytes == 15 * 40
+    told = mixers[0].take_metrics()
+    assert told["topology/messages_per_update"] == 3.0
+    assert told["topology/bytes_per_update"] == 3 * 40
 
 
 def restarted(mixer, theta, update, *, topology=None):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from groups import boxes_for, mailbox
 
 from gossamer.errors import RunFailed
-from gossamer.links.mailboxes import AWAITS, BEATS
+from gossamer.links.mailboxes import AWAITS, BEATS, Mailbox
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.links.threads import StoppableCondition
 from gossamer.system.signs_of_life import Patience, Sign
@@ -145,3 +146,24 @@ def test_a_slow_neighbour_is_waited_for_and_a_stuck_one_is_named():
     with pytest.raises(RunFailed, match=r"learner 1 has shown .*: it waits for learner 2;"):
         box.wait_combined(1, 99)
     assert boxes.headers[0][AWAITS] == 0
+
+
+def test_a_learner_that_waits_for_a_slow_one_lives_as_long_as_that_does(monkeypatch):
+    """Its actors, which wait for it, would take it for stuck."""
+    monkeypatch.setattr("gossamer.links.mailboxes.LOOK_SECONDS", 0.01)
+    boxes, sign = boxes_for(2, (1, 0)), Sign("the learner")
+    waits = Mailbox(boxes, 0, StopSignal(), patience_seconds=20.0, sign=sign)
+    slow, steps = mailbox(boxes, 1), iter(range(100))
+
+    def works():
+        while not sign.echoes and next(steps, None) is not None:
+            boxes.headers[1][BEATS] += 1
+            time.sleep(0.01)
+        slow.set_combined(0)
+
+    works_beside = threading.Thread(target=works)
+    works_beside.start()
+    waits.wait_combined(1, 0)
+    works_beside.join()
+    assert sign.echoes > 0
+    assert sign.own() == 0, "of which it has shown none itself"
