@@ -121,10 +121,10 @@ def test_what_an_outer_step_keeps_of_a_large_network_takes_room(free: Any) -> No
 def test_more_learners_than_there_is_room_for_are_refused_with_how_many_fit(free: Any) -> None:
     free(400 * MIB)
     alone = {"topology": {"name": "single"}, "placement": "inline"}
-    with pytest.raises(ConfigError, match="^num_learners is 2000, which take about 1 GiB") as told:
+    with pytest.raises(ConfigError, match=r"^num_learners is 2000, which take about 1 GiB") as told:
         check(num_learners=2000, **alone)
     found = re.search(r"--num-learners (\d+)$", str(told.value))
     assert found
     check(num_learners=int(found[1]), **alone)
-    with pytest.raises(ConfigError, match="^num_learners is "):
+    with pytest.raises(ConfigError, match=r"^num_learners is "):
         check(num_learners=int(found[1]) + 1, **alone)
