@@ -18,7 +18,6 @@ from gossamer.algorithms.vtrace import VTrace
 from gossamer.errors import RunFailed
 from gossamer.roles.learner import MOST_NATS
 from gossamer.roles.optimizers import OptimizerConfig
-from gossamer.system.signs_of_life import Sign
 
 PIXELS = spec_of(obs_shape=(4, 36, 36))
 
@@ -370,16 +369,6 @@ def test_rewards_that_are_finite_are_not_blamed():
         learner.learn_version()
     with pytest.raises(RunFailed, match=r"until update 5; try a smaller --optimizer.learning-rate"):
         learner.learn_version()
-
-
-def test_every_micro_batch_is_a_sign_of_life():
-    """A learner is stuck if it shows none for long, and its batch may take longer."""
-    sign = Sign("the learner")
-    learner = make_learner(
-        small_policy(), VTrace(passes=3), *batches_of(1), micro_batch_rows=6, sign=sign
-    )
-    learner.learn_version()
-    assert sign.beats == 3 * 4, "a column each"
 
 
 def test_an_algorithm_that_reports_other_metrics_later_is_told():
