@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import time
 
 import pytest
 import torch
@@ -398,3 +399,14 @@ def test_a_state_without_the_optimizers_averages_begins_them_anew(name):
     fresh.learn_version()
     used.learn_version()
     torch.testing.assert_close(vector_of(used.policy), vector_of(fresh.policy))
+
+
+def test_what_an_algorithm_prepares_counts_as_learning():
+    class Slow(A2C):
+        def prepare(self, policy, batch, state):
+            time.sleep(0.2)
+            return super().prepare(policy, batch, state)
+
+    learner = make_learner(small_policy(), Slow(), *batches_of(1))
+    learn(learner)
+    assert learner.seconds["learn"] >= 0.2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from gossamer.build.plan import make_plan
 from gossamer.build.roles import LearnerBundle, build_bundle
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
+from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped, StopSignal
 
 
@@ -56,3 +58,28 @@ def test_simulators_give_way_to_a_learner_that_works_beside_them(
     monkeypatch.setattr(roles, "lower_priority", lambda *_: lowered.append(1))
     built(StopSignal(), lag=lag, placement=placement).close()
     assert bool(lowered) == gives_way
+
+
+def test_actors_in_processes_are_ended_where_their_learner_cannot_be_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = make_config("CartPole-v1", {"num_envs": 2, "unroll_length": 8, "device": "cpu"})
+    spec = read_spec(config.env_id, config.env, 0)
+    ended = list[bool]()
+    team: Any = SimpleNamespace(slots=[], close=lambda: ended.append(True))
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise RunFailed("no room")
+
+    monkeypatch.setattr(roles, "build_mix", fails)
+    with pytest.raises(RunFailed, match="no room"):
+        build_bundle(
+            config,
+            spec,
+            make_plan(config, spec),
+            stop=StopSignal(),
+            rank=0,
+            on_episode=lambda _: None,
+            team=lambda _: team,
+        )
+    assert ended == [True]

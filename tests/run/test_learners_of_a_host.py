@@ -18,7 +18,7 @@ from gossamer.envs.registry import read_spec
 from gossamer.errors import RunFailed
 from gossamer.run.checkpoint_contents import RecorderState, RunState
 from gossamer.run.host_protocol import FINAL, Snapshot
-from gossamer.run.placements import metric_rows
+from gossamer.run.placements import host_learners, metric_rows
 from gossamer.run.placements.host_learners import HostLearners, build_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.loop_inline import learn_inline
@@ -37,6 +37,25 @@ def built(topology: Any, **settings: Any) -> HostLearners:
     config = make_config("CartPole-v1", given)
     spec = read_spec(config.env_id, config.env, 0)
     return build_learners(config, spec, make_plan(config, spec))
+
+
+def test_learners_that_are_made_are_closed_where_another_cannot_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their environments may be in processes."""
+    build, closed = host_learners.build_bundle, list[int]()
+
+    def fails_for_the_second(*given: Any, rank: int, **more: Any) -> Any:
+        if rank == 1:
+            raise RunFailed("no room")
+        made = build(*given, rank=rank, **more)
+        monkeypatch.setattr(made.actor, "close", lambda: closed.append(rank))
+        return made
+
+    monkeypatch.setattr(host_learners, "build_bundle", fails_for_the_second)
+    with pytest.raises(RunFailed, match="no room"):
+        built("single")
+    assert closed == [0]
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,7 @@ def same(one: Path, other: Path) -> bool:
         ([CART, "--optimizer.schedule=linear"], ["--optimizer.schedule-power=3"], "is linear"),
         ([CART], ["--optimizer.schedule-end=0.5"], "optimizer.schedule is constant"),
         ([CART, "--lag=0"], ["--replays.0.capacity=4"], "lag is 0"),
+        ([CART, "algorithm:vtrace"], ["--replays.0.capacity=4"], "lag is 1"),
         (
             [CART, "algorithm:vtrace", "--replay-ratio=1", "--replays.1.capacity=16"],
             ["--replays.1.capacity-steps=64"],

@@ -273,6 +273,7 @@ def build_bundle(
 
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
     making = in_thread(make_envs, "environments") if team is None else None
+    actors: Team | None = None
     try:
         policy = build_policy(config, spec, torso, rank=rank).to(device_of(plan, rank))
         actors = team(policy) if team is not None else None
@@ -314,6 +315,9 @@ def build_bundle(
             )
     except BaseException:
         # Processes, which would outlive what they are for.
+        if actors is not None:
+            with contextlib.suppress(BaseException):
+                actors.close()
         if making is not None and (plan.env_workers or config.env.workers):
             with contextlib.suppress(BaseException):
                 _close(making.result(MAKING_SECONDS)[0])

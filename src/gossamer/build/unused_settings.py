@@ -55,11 +55,11 @@ def _unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str
     if config.placement != "cluster":
         names = [f"cluster.{x}" for x in vars(config.cluster)]
         yield names, f"placement is {config.placement}, not cluster"
-    if config.lag in ("0", "1"):
+    if config.known_lag != "free":
         at = config.replays.index(config.queue)
         yield (
             [f"replays.{at}.capacity"],
-            f"only with lag free may trajectories wait, and lag is {config.lag}",
+            f"only with lag free may trajectories wait, and lag is {config.known_lag}",
         )
     for i, replay in enumerate(config.replays):
         if isinstance(replay, Selector) and replay.capacity is not None:

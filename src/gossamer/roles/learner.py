@@ -202,13 +202,14 @@ class Learner:
 
     def adapt(self) -> None:
         """Compute the gradient of the next minibatch, take the step unless gradients are mixed, and post."""
+        began = time.perf_counter()
         if self._batch is None:
-            began = time.perf_counter()
             with _replays_memory_told():
                 batch = self.replay.sample()
-            self.seconds["wait"] += time.perf_counter() - began
+            sampled = time.perf_counter()
+            self.seconds["wait"] += sampled - began
+            began = sampled
             self._begin(batch)
-        began = time.perf_counter()
         if self.dealt:
             assert self._batch is not None
             self._algorithm.before_update(self.policy, self._state)

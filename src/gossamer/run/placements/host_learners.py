@@ -217,20 +217,23 @@ def build_learners(
     made: list[LearnerBundle] = []
     episodes: deque[tuple[int, Episode]] = deque()
     stop, team = StopSignal(), None
-    for rank in ranks or range(size):
+    with contextlib.ExitStack() as unless_all_are_made:
+        for rank in ranks or range(size):
 
-        def told(episode: Episode, rank: int = rank) -> None:
-            episodes.append((rank, replace(episode, env=episode.env + rank * plan.num_envs)))
+            def told(episode: Episode, rank: int = rank) -> None:
+                episodes.append((rank, replace(episode, env=episode.env + rank * plan.num_envs)))
 
-        if plan.actors:
-            team = partial(
-                ActorTeam, config, spec, plan, rank=rank, restarts=restarts, start=start,
-                on_episode=told, say=say, stop=stop, placer=placer,
+            if plan.actors:
+                team = partial(
+                    ActorTeam, config, spec, plan, rank=rank, restarts=restarts, start=start,
+                    on_episode=told, say=say, stop=stop, placer=placer,
+                )  # fmt: skip
+            made.append(
+                build_bundle(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
+                            restarts=restarts, start=start, shared=shared, team=team)
             )  # fmt: skip
-        made.append(
-            build_bundle(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
-                        restarts=restarts, start=start, shared=shared, team=team)
-        )  # fmt: skip
+            unless_all_are_made.callback(made[-1].close)
+        unless_all_are_made.pop_all()
     joined = None
     if memory or size > 1:
         sizes = Sizes.of(made[0].learner)
