@@ -225,6 +225,26 @@ def test_an_actor_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None
     words = ["broken_envs:KillsChildren", "algorithm:vtrace", *QUICK, "--actors-per-learner", "2"]
     err = run_session([*words, "--run-folder", "run"], tmp_path, code=1)
     assert "died 3 times before it had collected anything" in err
+    assert err.count("has died (signal 9); a new one begins new episodes") >= 2, "each is told"
+
+
+def test_what_is_said_of_an_actor_waits_for_no_trajectory(tmp_path: Path) -> None:
+    """As that its environment has been in a step for long, which nobody else tells."""
+    folder = tmp_path / "run"
+    words = ["held_envs:HeldCartPole", *QUICK, "--actors-per-learner", "1", "--run-folder", "run"]
+    words += ["--unroll-length", "100000", "--stop-within-seconds", "1"]
+    with Session(words, tmp_path) as session:
+        server = psutil.Process(session.process.pid)
+
+        def actors() -> list[psutil.Process]:
+            return [x for child in server.children() for x in child.children()]
+
+        session.wait_for_line("run folder", folder)
+        session.wait_for(actors, "an actor")
+        actors()[0].kill()
+        session.wait_for_line("actor 0 has died (signal 9)", folder)
+        session.signal(signal.SIGINT)
+        session.ends()
 
 
 def test_an_environment_that_fails_ends_the_run_with_its_own_error(tmp_path: Path) -> None:

@@ -183,6 +183,8 @@ class Placement(Protocol):
     """Called before a snapshot is taken in this process; the supervisor's."""
     asked_to_stop: Callable[[], bool]
     """Whether the run is asked to stop while hosts wait for a place; the supervisor's."""
+    say: Callable[[str], None]
+    """Shows a line of a role of this process, at once, from any thread; the supervisor's."""
 
     @property
     def hosts(self) -> Sequence[Host]:

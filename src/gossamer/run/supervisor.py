@@ -100,6 +100,7 @@ class Supervisor:
         """Be ready to answer the placement."""
         self.placement.before_snapshot = lambda: self.checkpoints.wait(self.placement.show_life)
         self.placement.asked_to_stop = lambda: self.stop.exit is not None
+        self.placement.say = self.recorder.say
         # Found out once: episodes may end thousands of times a second.
         self._in_step = self.config.topology.staleness == 0 or layout_of(self.config) is None
 

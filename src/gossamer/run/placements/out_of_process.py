@@ -59,6 +59,7 @@ class OutOfProcess:
         self.stop = StopSignal()
         self.before_snapshot: Callable[[], None] = lambda: None
         self.asked_to_stop: Callable[[], bool] = lambda: False
+        self.say: Callable[[str], None] = lambda _: None
         self.policy = build_policy(config, spec)
         self.names = self.policy.shared_names()
         self._tried = tried

@@ -6,14 +6,13 @@ import contextlib
 import mmap
 import os
 import time
-from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
 from gossamer.run.checkpoint_contents import RunState
-from gossamer.run.host_protocol import Notice, Ready
+from gossamer.run.host_protocol import Ready
 from gossamer.run.host_state import HostState
 from gossamer.run.placements.host_learners import build_learners
 from gossamer.run.placements.host_loop import HostLoop
@@ -67,14 +66,15 @@ class ThisProcess:
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
         self.asked_to_stop: Callable[[], bool] = lambda: False
-        # Also of actors that die while they are brought back.
-        self._notices: deque[Notice] = deque()
+        self._early: list[str] = []  # lines of actors that die while they are brought back
+        self.say: Callable[[str], None] = self._early.append
         self._learners = learners = build_learners(
             config,
             spec,
             plan,
             torso=torso,
-            say=lambda text: self._notices.append(Notice(text)),
+            # At once, from an actor's thread: the learner may wait for that actor for long.
+            say=lambda text: self.say(text),
             start=not snapshot.is_repeatable(initial, spec),
         )
         self.names, self.stop = learners.first.policy.shared_names(), learners.stop
@@ -144,6 +144,8 @@ class ThisProcess:
         """Be ready; everything was made and restored with the placement."""
         del load
         self.state.move("starting")
+        for text in self._early:
+            self.say(text)
 
     def replace(self, index: int) -> None:
         """This process does not outlive its own death."""
@@ -152,8 +154,7 @@ class ThisProcess:
     def poll(self) -> list[tuple[int, Event]]:
         """Learn a version, or carry out an order; return what there is to tell."""
         events = [Ready(None)] if self.state.phase == "starting" else self._loop.step()
-        notices = [self._notices.popleft() for _ in range(len(self._notices))]
-        return [(0, event) for event in (*notices, *events)]
+        return [(0, event) for event in events]
 
     def order(self, *, ends: bool) -> int:
         """Ask the learners to save after the present version; return the order's number."""
