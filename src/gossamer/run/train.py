@@ -234,6 +234,10 @@ def _train_watched(asked: Asked) -> TrainResult:
     return result
 
 
+def _tell_unclosed() -> None:
+    tell("gossamer: closing was left unfinished" + at_work(": {}"))
+
+
 def _hand_over(asked: Asked, watch: Watch | None, *, failed: bool = False) -> None:
     """Let a program hear the signal that stopped its run."""
     if asked.argv is None and watch is not None:
@@ -337,7 +341,7 @@ class _Session:
             with self.watch.stop.within(self.config.stop_within_seconds):
                 close()
         except (Overdue, GivenUp):
-            tell("gossamer: closing was left unfinished" + at_work(": {}"))
+            _tell_unclosed()
 
     def _load(self, ranks: range) -> InitialState | None:
         """Return the state that learners begin with, with the tensors of these ranks; they may be given up."""
@@ -651,7 +655,10 @@ class _Run(Watched):
         for write in (summarize, recorder.close):
             try:
                 write()
-            except OSError as error:
+            except (Overdue, GivenUp):  # as of what is sent to a service that does not answer
+                supervisor.stop.settle()
+                _tell_unclosed()
+            except Exception as error:  # noqa: BLE001 - told below, behind what has failed before
                 failure = failure or error
         scores, best = self._scoring.scores_saved, self._scoring.best_saved
         mean_of = recorder.window.mean_of
