@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sessions import QUICK, summary_of
 
+import gossamer
 from gossamer import cli
 from gossamer.run import stopping
 
@@ -76,3 +77,15 @@ def test_a_service_that_fails_at_the_end_fails_the_run(train: Callable[..., Any]
     code, err = train(ends="raise RuntimeError('the service is gone')")
     assert code == 1
     assert "the service is gone" in err.splitlines()[-1]
+
+
+def test_who_has_stopped_a_run_before_it_began_is_told(
+    tmp_path: Path, train: Callable[..., Any]
+) -> None:
+    code, err = train(begins=HANGS)
+    assert code == 1
+    assert err.splitlines()[-1] == "gossamer: stopped before training began by SIGINT"
+    assert not (tmp_path / "run").exists()
+    given = {"run_folder": str(tmp_path / "run"), "wandb": True, "stop_within_seconds": 0.1}
+    with pytest.raises(KeyboardInterrupt):
+        gossamer.train("CartPole-v1", quiet=True, **given)

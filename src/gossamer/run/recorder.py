@@ -101,12 +101,20 @@ class Recorder:
 
     def open_files(self, *, resumed_at: int | None) -> None:
         """Open the log files."""
-        config, folder = self._config, self._folder
+        folder = self._folder
         self._metrics = MetricLog(folder.path / "metrics.jsonl")
         t_start = folder.read_json("meta.json")["started_unix"]
-        self.episodes = EpisodeLog(folder.path, t_start, config.env_id)
+        self.episodes = EpisodeLog(folder.path, t_start, self._config.env_id)
         self._evaluations = JsonLog(folder.path / "evaluation.jsonl")
         self._others: list[Any] = []
+        try:
+            self._open_others(resumed_at)
+        except BaseException:  # a service refuses, or does not answer
+            self.close_files()
+            raise
+
+    def _open_others(self, resumed_at: int | None) -> None:
+        config, folder = self._config, self._folder
         if config.tensorboard:
             from gossamer.config import to_dict
             from gossamer.config.tree import flatten

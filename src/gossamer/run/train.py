@@ -224,10 +224,12 @@ def _train_watched(asked: Asked) -> TrainResult:
         _hand_over(asked, watch, failed=True)
         raise
     except Overdue:
-        limit = asked.config.stop_after_seconds
-        raise NeverBegan(
-            f"{NeverBegan.SAYS}: --stop-after-seconds {limit:g} have passed" + at_work("; {}")
-        ) from None
+        _hand_over(asked, watch)
+        ended = watch and watch.stop.exit
+        why = f": --stop-after-seconds {asked.config.stop_after_seconds:g} have passed"
+        if ended and ended.kind == "stopped":
+            why = f" by {ended.cause}"
+        raise NeverBegan(f"{NeverBegan.SAYS}{why}" + at_work("; {}")) from None
     finally:
         asked.beginning.over()
     _hand_over(asked, watch)
