@@ -17,8 +17,17 @@ from gossamer.run import stopping
 SERVICE = """\
 import signal, time
 
+ended = False
+
 class Error(Exception):
     pass
+
+def swallow():
+    while not ended:
+        try:
+            time.sleep(0.05)
+        except BaseException:
+            pass
 
 def init(**_):
     {begins}
@@ -89,3 +98,21 @@ def test_who_has_stopped_a_run_before_it_began_is_told(
     given = {"run_folder": str(tmp_path / "run"), "wandb": True, "stop_within_seconds": 0.1}
     with pytest.raises(KeyboardInterrupt):
         gossamer.train("CartPole-v1", quiet=True, **given)
+
+
+def test_a_failed_run_that_has_to_be_ended_has_failed(
+    train: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it was at, in code that nothing interrupts."""
+    codes: list[int] = []
+
+    def end(code: int) -> None:
+        codes.append(code)
+        sys.modules["wandb"].ended = True  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(stopping, "end_at_once", end)
+    monkeypatch.setattr(stopping, "LAST_RESORT_SECONDS", 1.0)
+    _, err = train("broken_envs:Raises", ends="signal.raise_signal(signal.SIGINT); swallow()")
+    assert codes[0] == 1
+    told, _, _ = err.partition("Traceback")
+    assert "\ngossamer: environment " in told, "before the process ends"

@@ -620,9 +620,11 @@ class _Run(Watched):
         with suppress(OSError):
             supervisor.folder.write_json("summary.json", self._summary())
         self.say(user_messages.ending(self._summary(), supervisor.folder))
-        if failure is not None:
-            tell(f"gossamer: {user_messages.headline(failure)}")
-        return int(failure is not None)
+        ended = supervisor.exit
+        if ended is None or ended.kind != "failed":
+            return 0
+        tell(f"gossamer: {ended.cause}")  # nobody else will
+        return 1
 
     def to_its_end(self, train: Callable[[], None]) -> TrainResult:
         """Train to the end, by a function that does so.
