@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -22,7 +23,8 @@ from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
 from gossamer.record.readers import FolderReader, newest_row
-from gossamer.run import slow_calls
+from gossamer.run import slow_calls, stopping
+from gossamer.run.recorder import Recorder
 from gossamer.run.slow_calls import SlowCalls
 from gossamer.system.signs_of_life import Sign
 
@@ -427,3 +429,26 @@ def test_a_terminal_that_says_twice_that_it_is_closed_is_heard_once(tmp_path: Pa
             session.let_run(0.6)
         session.ends()
     assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGHUP"
+
+
+def test_a_line_that_nobody_reads_fails_no_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a terminal that Ctrl-S holds: the batch is abandoned, and telling so takes long."""
+    say = Recorder.say
+
+    def held(recorder: Recorder, text: str) -> None:
+        say(recorder, text)
+        if "run folder" in text:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+        if "was abandoned" in text:
+            time.sleep(60.0)
+
+    monkeypatch.setattr(Recorder, "say", held)
+    monkeypatch.setattr(stopping, "RAISE_SECONDS", 1.0)
+    words = ["broken_envs:Slow", "--run-folder", str(tmp_path / "run"), *QUICK]
+    words += ["--placement", "inline", "--unroll-length", "4096", "--stop-within-seconds", "0.1"]
+    assert cli.main(["train", *words]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+    assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGINT"
+    assert checkpoints(tmp_path / "run") == [0], "what the run began with"
