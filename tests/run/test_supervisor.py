@@ -235,6 +235,27 @@ def test_a_host_that_has_given_everything_may_die(supervise, last):
     assert run.checkpoints.final_snapshot_queued
 
 
+def test_a_host_may_die_whose_last_part_waits_for_an_order_under_way(supervise):
+    """Under all-reduce everyone would go back, and learn again what is here."""
+    placement = FakePlacement(
+        [
+            [ready(0), ready(1)],
+            [told(0, 1), told(1, 1)],
+            [part(1, 1, 1)],
+            [told(1, 2, last=True), part(1, updates=2), (1, Died("signal 11"))],
+            [told(0, 2, last=True), part(0, updates=2)],
+            [done(0)],
+        ],
+        num_hosts=2,
+    )
+    run = supervise(placement, **ALL_REDUCED)
+    run.run()
+    assert (run.went_back, run.supervisor.restarts, run.said) == (0, 0, [])
+    assert run.checkpoints.final_snapshot_queued
+    assert run.saved().updates == {0: 2, 1: 2}
+    assert [(x["learner"], x["updates"]) for x in run.rows()][-2:] == [(1, 2), (0, 2)]
+
+
 def test_a_group_that_cannot_do_without_a_member_goes_back(supervise):
     placement = FakePlacement(
         [

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from gossamer.run.host_protocol import FINAL, Done
+from gossamer.run.host_protocol import FINAL, Done, Snapshot
 
 if TYPE_CHECKING:
-    from gossamer.run.host_protocol import Event, Snapshot
+    from gossamer.run.host_protocol import Event
 
 Phase = Literal[
     "placing", "unplaced", "starting", "learning", "saving", "ending", "ended", "done", "dead"
@@ -90,10 +90,16 @@ class HostState:
         # Policies of hosts on other machines come seldom, rows of metrics do not.
         return self.has_told_rows or version > self.version_at_start
 
+    @property
+    def has_told_last(self) -> bool:
+        """Whether its last part is here, or waits behind that of the checkpoint under way."""
+        waiting = (x for x in self.deferred if isinstance(x, Snapshot))
+        return self.final is not None or any(part.number == FINAL for part in waiting)
+
     def die(self, version: int) -> bool:
         """Record that its process has ended, after a version; return whether it is missed: not all that it had to give is here."""
         told_done = any(isinstance(x, Done) for x in self.deferred)
-        if self.final is None and not told_done:
+        if not self.has_told_last:
             self.deaths_in_a_row = 0 if self.has_learnt(version) else self.deaths_in_a_row + 1
             self.move("dead")
             return True

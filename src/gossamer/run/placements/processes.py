@@ -99,7 +99,7 @@ class Processes(OutOfProcess):
         if host.version >= 0:
             self._orders.note_replacement()  # before counts may differ
         for other in self.hosts:  # one that has died too, which is told next, is nobody's donor
-            if other.state.final is None and _has_ended(other):
+            if not other.state.has_told_last and _has_ended(other):
                 for rank in other.ranks:
                     self.memory.versions.boxes.mark_left(rank)
         donors = self._leave(host)
