@@ -20,6 +20,8 @@ from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.process_layout import Layout, gpu_of
 from gossamer.run.placements.processes import Processes
 from gossamer.run.placements.shared_memory import Memory
+from gossamer.run.placements.spawn import end_children
+from gossamer.run.stopping import Overdue
 
 LOCK_STEP = {"name": "gossip", "graph": "complete", "max_staleness": 0}
 
@@ -134,3 +136,31 @@ def test_policies_can_be_evaluated_where_all_learners_have_died_at_once(placed):
     into = [torch.empty_like(x) for x in placement.policy.shared_tensors()]
     assert boards.read_next(into).version == 3
     assert boards.present() == [0, 1, 2]
+
+
+class Closing:
+    """A process that closes what it holds, at which a deadline passes."""
+
+    def __init__(self) -> None:
+        self.returncode: int | None = None
+        self._looks = 0
+
+    def poll(self) -> int | None:
+        self._looks += 1
+        if self._looks == 1:
+            raise Overdue
+        return self.returncode
+
+    def kill(self) -> None:
+        self.returncode = -9
+
+
+def test_a_deadline_that_passes_as_processes_close_leaves_none_of_them() -> None:
+    """A program would go on beside them, and could not resume its run."""
+    closed: list[bool] = []
+    process: Any = Closing()
+    channel: Any = SimpleNamespace(close=lambda: closed.append(True))
+    with pytest.raises(Overdue):
+        end_children([(process, channel)], [process])
+    assert process.returncode == -9
+    assert closed

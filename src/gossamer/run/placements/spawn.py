@@ -39,13 +39,15 @@ def end_children(
 ) -> None:
     """Wait some time for processes that close what they hold, kill what still runs, wait until all are gone."""
     until = time.monotonic() + seconds
-    for popen in closing:
-        with suppress(subprocess.TimeoutExpired):
-            _wait(popen, until - time.monotonic())
-    for popen, channel in children:
-        channel.close()
-        if popen.poll() is None:
-            popen.kill()
+    try:
+        for popen in closing:
+            with suppress(subprocess.TimeoutExpired):
+                _wait(popen, until - time.monotonic())
+    finally:  # also where a deadline ends the wait
+        for popen, channel in children:
+            channel.close()
+            if popen.poll() is None:
+                popen.kill()
     for popen, _ in children:
         _wait(popen, JOIN_SECONDS)
 
