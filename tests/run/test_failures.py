@@ -24,6 +24,7 @@ import gossamer.envs.repeats
 import gossamer.run.placements.loop_overlapped
 from gossamer import cli
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.metrics import MetricLog
 
 
 def train(env_id: str, folder: Path, *words: str, steps: int = 100_000) -> int:
@@ -230,3 +231,26 @@ def test_an_env_that_cannot_come_back_resumes_with_new_episodes(
     told = "resumed with new episodes (not exactly: it is registered as nondeterministic) at "
     assert told in capsys.readouterr().err
     assert summary_of(tmp_path / "a run")["env_steps"] >= 512
+
+
+def test_a_disk_that_is_gone_hides_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """As a folder of another machine whose connection has broken: nobody knows whether there are checkpoints."""
+    iterdir, write = Path.iterdir, MetricLog.write
+
+    def gone(path: Path, *_: Any) -> Any:
+        raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+
+    def breaks(log: MetricLog, row: Any) -> None:
+        monkeypatch.setattr(
+            Path, "iterdir", lambda path: (gone if path.name == "checkpoints" else iterdir)(path)
+        )
+        write(log, row)
+        gone(tmp_path)
+
+    monkeypatch.setattr(MetricLog, "write", breaks)
+    folder = tmp_path / "a run"
+    assert train("CartPole-v1", folder, "--checkpoint-every-seconds", "0") == 1
+    assert "Transport endpoint is not connected" in capsys.readouterr().err.splitlines()[-1]
+    assert summary_of(folder)["exit_reason"].startswith("failed")

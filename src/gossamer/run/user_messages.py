@@ -6,10 +6,12 @@ import errno
 import math
 import sys
 import traceback
+from contextlib import suppress
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.record.checkpoint import UnreadableError
 from gossamer.record.exits import exit_of
 from gossamer.record.runs import VIDEOS
 from gossamer.run.placements.process_layout import layout_of
@@ -217,7 +219,7 @@ def raise_failure(failure: BaseException, folder: RunFolder) -> None:
     """Raise what ends the run as one line, with what to type next, after the traceback of whose fault it is."""
     if isinstance(failure, (ConfigError, KeyboardInterrupt)):
         raise failure
-    resumes = bool(folder.checkpoints().list())
+    resumes = _may_resume(folder)
     again = f"gossamer train --resume {quoted(folder.shown)}"
     hint = f"; next: {again}" if resumes else ""
     if isinstance(failure, RunFailed):
@@ -239,6 +241,14 @@ def raise_failure(failure: BaseException, folder: RunFolder) -> None:
         ) from failure
     traceback.print_exception(failure)
     raise RunFailed(headline(failure) + hint) from failure
+
+
+def _may_resume(folder: RunFolder) -> bool:
+    """Whether a run has a checkpoint, or may have one on a disk that does not answer: what has ended it is told all the same."""
+    try:
+        return bool(folder.checkpoints().list())
+    except UnreadableError:
+        return True
 
 
 def _is_of_the_folder(failure: OSError) -> bool:
@@ -285,10 +295,11 @@ def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
         parts.append(f"{summary['candidate_evaluation']:.4g} to be confirmed")
     if failed:
         return ", ".join(parts)
-    if any((folder.path / VIDEOS).glob("*.mp4")):
-        parts.append(f"videos in {folder.shown}/{VIDEOS}")
+    with suppress(OSError):  # of a disk that does not answer
+        if any((folder.path / VIDEOS).glob("*.mp4")):
+            parts.append(f"videos in {folder.shown}/{VIDEOS}")
     learnt = summary["env_steps"] > 0
     verb = "eval" if kind == "done" and learnt else "train --resume"
-    if kind != "done" and not folder.checkpoints().list():
+    if kind != "done" and not _may_resume(folder):
         return ", ".join(parts) + "; nothing was saved that could be resumed"
     return ", ".join(parts) + f"; next: gossamer {verb} {quoted(folder.shown)}"
