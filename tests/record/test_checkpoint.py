@@ -187,6 +187,27 @@ def test_what_cannot_be_read_for_now_is_not_damaged(
     assert store.load("last").updates == 1
 
 
+def test_what_is_too_old_stays_where_the_disk_does_not_answer(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new one is whole: a run that took it for failed would end."""
+    for updates in (1, 2, 3):
+        store.save(updates, {}, {})
+    look, looks = type(store.folder).iterdir, iter((True, False))
+
+    def answer_once(path: Path) -> Any:
+        if next(looks):
+            return look(path)
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pathlib.Path.iterdir", answer_once)
+        store.save(4, {}, {})
+    assert store.list() == [1, 2, 3, 4]
+    store.save(5, {}, {})
+    assert store.list() == [3, 4, 5]
+
+
 def test_the_bytes_written_are_counted_while_they_are(tmp_path: Path) -> None:
     seen: list[int] = []
     chunks = [memoryview(bytes(100)), memoryview(bytes(SLICE_BYTES + 5)), b"end"]

@@ -120,8 +120,9 @@ class CheckpointStore:
         """
         with self._writing:
             path = self._write(str(updates), updates, tensors, state, {})
-            for number in self.list()[: -self._keep] if self._keep else []:
-                _remove(self.folder / str(number))
+            with suppress(UnreadableError):  # what is too old goes next time
+                for number in self.list()[: -self._keep] if self._keep else []:
+                    _remove(self.folder / str(number))
         return path
 
     def save_scored(
