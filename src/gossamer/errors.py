@@ -13,6 +13,10 @@ class RunFailed(RuntimeError):
     """A `RuntimeError` for a run that cannot continue; says why and what to type; a command then exits with code 1."""
 
 
+class OthersLeft(RunFailed):
+    """A `RunFailed` of a learner that another has left, with which it cannot go on."""
+
+
 class NeverBegan(RunFailed):
     """A `RunFailed` for a run whose time was over before it began to train."""
 

@@ -11,7 +11,7 @@ import pytest
 from fake_placement import FakePlacement, done, part, ready, told
 from waiting import wait_for
 
-from gossamer.errors import RunFailed
+from gossamer.errors import OthersLeft, RunFailed
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.exits import Exit
 from gossamer.run.checkpoint_contents import RunPolicies
@@ -321,6 +321,28 @@ def test_the_first_error_that_is_told_ends_the_run(supervise):
     with pytest.raises(RunFailed, match="no more"):
         run.run()
     assert run.said == ["hello"]
+
+
+def test_who_is_at_fault_is_told_whoever_is_asked_first(supervise):
+    """Where a program's function took long, all that have failed meanwhile are heard at once."""
+    follows = Failed.of(OthersLeft("learner 1 has left"), "a learner")
+    fault = Failed.of(RunFailed("the motor is on fire"), "a learner")
+    both = [(0, follows), (0, Died("exit code 1")), (1, fault), (1, Died("exit code 1"))]
+    run = supervise(FakePlacement([[ready(0), ready(1)], both], num_hosts=2), **ALL_REDUCED)
+    with pytest.raises(RunFailed, match="the motor is on fire"):
+        run.run()
+
+
+def test_a_group_goes_back_though_the_others_of_a_dead_learner_have_failed(supervise):
+    follows = Failed.of(OthersLeft("the connection broke"), "a learner")
+    dies = [(0, follows), (0, Died("exit code 1")), (1, Died("signal 9"))]
+    run = supervise(FakePlacement([[ready(0), ready(1)], dies], num_hosts=2), **ALL_REDUCED)
+    run.run_script()
+    assert run.went_back == 1
+    alone = [(0, follows), (0, Died("exit code 1"))]
+    run.placement.script = [[ready(0), ready(1)], alone]
+    with pytest.raises(RunFailed, match="the connection broke"):
+        run.run()
 
 
 def test_checkpoints_are_ordered_when_due_one_at_a_time(supervise):

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gossamer.errors import RunFailed
+from gossamer.errors import OthersLeft
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,7 +61,7 @@ class Collective:
             # One that dies cuts the others off at once. They are ended as soon as the supervisor knows whose
             # fault it is; only if nobody has died it is theirs.
             time.sleep(self._grace_seconds)
-            raise RunFailed(
+            raise OthersLeft(
                 f"the connection between learners broke: {' '.join(str(error).split())}"
             ) from error
         torch._foreach_div_(list(vectors), float(self._num_learners))

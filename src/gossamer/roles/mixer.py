@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gossamer.errors import RunFailed
+from gossamer.errors import OthersLeft
 from gossamer.system import devices
 from gossamer.topology.base import blend
 
@@ -128,7 +128,7 @@ class Mixer:
         missing = [peer for peer, x in found.items() if x is None]
         if missing and self.topology.mixes == "gradients":
             time.sleep(BLAME_SECONDS)
-            raise RunFailed(f"learner {missing[0]} has left the group of learner {self._rank}")
+            raise OthersLeft(f"learner {missing[0]} has left the group of learner {self._rank}")
         # One that has left is not waited for; the others go on without it.
         skips = self.topology.missing == "skip" and not all(
             self.peers.has_left(peer, update) for peer in missing

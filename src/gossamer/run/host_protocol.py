@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from gossamer.build.plan import Plan
-from gossamer.errors import ConfigError, RunFailed
+from gossamer.errors import ConfigError, OthersLeft, RunFailed
 from gossamer.roles.acting_group import Episode
 from gossamer.run.checkpoint_contents import LearnerState
 from gossamer.system.messages import Message
@@ -98,6 +98,8 @@ class Failed(Message, frozen=True):
 
     kind: Literal["ConfigError", "RunFailed"]
     text: str
+    follows: bool = False
+    """They fail because another learner has left them: that one is at fault, if it tells so or has died."""
 
     @classmethod
     def of(cls, error: BaseException, role: str) -> Failed:
@@ -108,7 +110,8 @@ class Failed(Message, frozen=True):
             role: "a learner", in which it was; begins the text of what is neither ConfigError nor RunFailed.
         """
         if isinstance(error, ConfigError | RunFailed):
-            return cls("ConfigError" if isinstance(error, ConfigError) else "RunFailed", str(error))
+            kind = "ConfigError" if isinstance(error, ConfigError) else "RunFailed"
+            return cls(kind, str(error), isinstance(error, OthersLeft))
         lines = "".join(traceback.format_exception(error))
         headline = lines.strip().splitlines()[-1]
         return cls("RunFailed", f"{role} failed: {headline}\n{lines}")

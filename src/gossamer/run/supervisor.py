@@ -171,7 +171,7 @@ class Supervisor:
             self.evaluations.begin()
             self.checkpoints.begin()
             while not group.is_done:
-                group.events.extend(placement.poll())
+                group.events.extend(_those_at_fault_first(placement.poll()))
                 # A learner that is lost would hold the run's mean where it was.
                 absent = set(range(self.config.num_learners)) - group.ranks
                 self.recorder.window.leave_out(absent)
@@ -458,3 +458,9 @@ class Supervisor:
         self.recorder.say(
             f"The present batch was abandoned: nothing {at} is saved" + at_work(" ({})")
         )
+
+
+def _those_at_fault_first(told: list[tuple[int, Event]]) -> list[tuple[int, Event]]:
+    """Return what hosts have told, those last that fail as another has: where nobody has looked for long, both have told by now."""
+    late = {index for index, event in told if isinstance(event, Failed) and event.follows}
+    return sorted(told, key=lambda one: one[0] in late)
