@@ -50,6 +50,35 @@ def test_an_end_that_learners_do_not_know_is_ordered(supervise):
     assert placement.asked[2:] == [("order", 2, True), "end"]
 
 
+def test_independent_learners_of_which_one_has_yet_to_learn_its_share_can_be_stopped(supervise):
+    """Others have learnt more than theirs, so that all of them have learnt enough together."""
+    placement = FakePlacement([[ready(0), ready(1)], [told(0, 3), told(1, 2)]], num_hosts=2)
+    placement.env_steps, placement.learnt = 104, {0: 64, 1: 40}
+    orders: list[int] = []
+    placement.script += [[], lambda: orders.append(placement.orders)]
+    placement.script += [[part(0, 1, 3), part(1, 1, 2)], lambda: run.supervisor.finish_saving()]
+    placement.script += [[], lambda: run.stop.request("SIGINT"), []]
+    run = supervise(
+        placement, total_env_steps=100, checkpoint_every_seconds=1e-6, topology={"name": "single"}
+    )
+    run.run_script()
+    assert placement.asked[-2:] == [("order", placement.orders, True), "end"]
+    assert run.supervisor.exit == Exit("stopped", "SIGINT")
+    assert placement.orders > 2, "checkpoints meanwhile"
+
+
+def test_independent_learners_that_have_learnt_their_shares_are_done_without_an_absent_one(
+    supervise,
+):
+    placement = FakePlacement([[ready(0)], [told(0, 1)]], num_hosts=2)
+    placement.unplace(1)
+    placement.env_steps, placement.learnt = 70, {0: 50, 1: 20}
+    placement.script += [[told(0, 2, last=True), part(0, FINAL, 2)], [done(0)]]
+    run = supervise(placement, total_env_steps=100, topology={"name": "single"})
+    run.run()
+    assert run.supervisor.exit == Exit("done", "total_env_steps")
+
+
 def test_every_row_that_learners_tell_is_written_once_and_the_last_wait_for_everyone(supervise):
     seen: list[int] = []
     placement = FakePlacement(

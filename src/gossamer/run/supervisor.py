@@ -187,7 +187,7 @@ class Supervisor:
                 may_evaluate = group.ranks_told and not group.ending
                 if may_evaluate and self.evaluations.evaluate_in_turn():
                     self._order_what_is_due()
-            self._reached_end()
+            self._reached_end(max(placement.env_steps, self._env_steps_of_whole_run()))
         finally:
             placement.end()
             self.evaluations.join()
@@ -371,28 +371,36 @@ class Supervisor:
         policy = boards.policy_of(rank)
         return None if policy is None else dict(zip(self.placement.names, policy, strict=True))
 
-    def _reached_end(self) -> bool:
-        """Return whether the run has reached an end; `exit` then says which."""
+    def _reached_end(self, env_steps: int) -> bool:
+        """Return whether the run has reached an end, learnt from so many steps; `exit` then says which."""
         if self.exit is None:
             recorder = self.recorder
             # Of many learners the mean takes milliseconds.
             asked = self.config.stop_at_return is not None and recorder.window.full
             self.exit = end_of(
                 self.config,
-                env_steps=self.placement.env_steps,
+                env_steps=env_steps,
                 seconds=recorder.seconds(),
                 mean_return=recorder.window.mean() if asked else None,
             )
         self.exit = self.exit or self.stop.exit
         return self.exit is not None
 
+    def _env_steps_of_whole_run(self) -> int:
+        """Return the env steps by which a run knows its end: of independent learners, each with a share of its own, as if all were as far as the slowest."""
+        placement, size = self.placement, self.config.num_learners
+        if size == 1 or self.config.topology.talks:
+            return placement.env_steps
+        return size * min(map(placement.env_steps_of, self._group.ranks))
+
     def _order_what_is_due(self) -> None:
         placement, group = self.placement, self._group
         if group.ending:
             return
-        if self._reached_end():
+        env_steps = self._env_steps_of_whole_run()
+        if self._reached_end(env_steps):
             group.ending = True
-            if placement.env_steps < self.config.total_env_steps or not placement.ends_alone:
+            if env_steps < self.config.total_env_steps or not placement.ends_alone:
                 group.release()  # the checkpoint under way is given up
                 placement.order(ends=True)
             return
