@@ -61,6 +61,20 @@ def test_a_gymnasium_environment_with_pictures():
     env.close()
 
 
+def test_pictures_that_end_the_program_are_an_error(monkeypatch):
+    """Else `gossamer eval --video` and `gossamer export --format hub` end with exit code 0, and nothing done."""
+    monkeypatch.setenv("STOPS_PAINTING", "0")
+    with pytest.raises(ConfigError, match="PaintsUntil cannot be rendered: SystemExit"):
+        make_render_env("counting_envs:PaintsUntil", EnvConfig(), 5)
+    monkeypatch.setenv("STOPS_PAINTING", "1")
+    env = make_render_env("counting_envs:PaintsUntil", EnvConfig(), 5)
+    env.send(np.ones(1, np.int64))
+    env.recv()
+    with pytest.raises(ConfigError, match="PaintsUntil fails in render: SystemExit"):
+        env.render()
+    env.close()
+
+
 def test_a_window_that_nobody_would_see_is_refused(monkeypatch):
     monkeypatch.setenv("DISPLAY", ":0")
     with pytest.raises(

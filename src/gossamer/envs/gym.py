@@ -109,9 +109,16 @@ class GymEnvs:
         return self._episodes.info(env)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return the first environment's picture [H, W, 3]; None where a window shows it."""
-        picture = self._episodes.envs[0].render()
-        return None if picture is None else np.asarray(picture, np.uint8)
+        """Return the first environment's picture [H, W, 3]; None where a window shows it.
+
+        Raises:
+            ConfigError: the environment fails in it.
+        """
+        try:
+            picture = self._episodes.envs[0].render()
+            return None if picture is None else np.asarray(picture, np.uint8)
+        except RAISED as error:
+            raise failed(self.spec.env_id, "fails in render", error) from error
 
     def try_out(self, *, alone: bool = False) -> None:
         """Raise ConfigError where the first environment does not do as it should; close it if it does.

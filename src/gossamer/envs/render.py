@@ -108,13 +108,15 @@ def make_render_env(
     try:
         env.start(np.zeros(1, np.int64))
         picture = env.render()
-    except Exception as error:  # whatever a user's environment or a graphics library raises
+    except (ConfigError, RunFailed) as error:
         env.close()
-        if isinstance(error, gymnasium.error.DependencyNotInstalled) and "pygame" in str(error):
+        # What a user's environment or a graphics library raised, where it was a picture that failed.
+        why = error.__cause__ if isinstance(error, ConfigError) and error.__cause__ else error
+        if isinstance(why, gymnasium.error.DependencyNotInstalled) and "pygame" in str(why):
             raise MissingExtra(f"drawing {env_id} needs pygame", "video") from error
-        if isinstance(error, NotImplementedError):  # Gymnasium's own render()
+        if isinstance(why, NotImplementedError):  # Gymnasium's own render()
             raise ConfigError(wanted) from error
-        message = " ".join(str(error).split()) or type(error).__name__
+        message = " ".join(str(why).split()) or type(why).__name__
         raise ConfigError(f"{env_id} cannot be rendered: {message}") from error
     if render_mode == "rgb_array" and (picture is None or picture.ndim != 3):
         env.close()
