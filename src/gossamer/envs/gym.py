@@ -173,7 +173,8 @@ def gym_spec(
     """
     family, registered = Family(env_id, env, settings), registered_spec(env)
     limit = time_limit(env)
-    protocol = [f"{env_id}: Gymnasium, truncated after {limit:,} steps"]
+    cut = f"truncated after {limit:,} steps" if limit else "without a time limit"
+    protocol = [f"{env_id}: Gymnasium, {cut}"]
     if family.task_words:
         protocol.append(f"tasks: {family.task_words}")
     return formats_of(env_id, *spaces_of(env_id, env), settings).spec(

@@ -102,7 +102,8 @@ def _making(env_id: str, env: Any) -> dict[str, Any]:
     registered = registered_spec(env)
     if registered is None or name != registered.id:
         return {"make": env_id, "arguments": {}, "max_episode_steps": time_limit(env)}
-    arguments = {"id": env_id, "max_episode_steps": time_limit(env)}
+    # Gymnasium's word for no limit is -1.
+    arguments = {"id": env_id, "max_episode_steps": time_limit(env) or -1}
     made: dict[str, Any] = {"make": "gymnasium.make", "arguments": arguments}
     if not module and str(registered.entry_point).startswith("gossamer"):
         made["import"] = "gossamer.envs.multitask"
