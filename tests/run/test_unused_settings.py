@@ -67,6 +67,15 @@ def same(one: Path, other: Path) -> bool:
             ["--policy.noise-correlation=0.5", "--policy.init-log-std=-1"],
             "no action is continuous",
         ),
+        ([CART], ["--policy.scale-actions=true"], "no action is continuous"),
+        (
+            ["Pendulum-v1", "--policy.squash=true"],
+            ["--policy.scale-actions=true"],
+            "policy.squash is on",
+        ),
+        ([CART], ["--env-threads=3"], "CartPole-v1 is stepped by its actor"),
+        ([CART], ["--same-start=false"], "there is one learner"),
+        (ELITE, ["--replays.1.shared=true"], "there is one learner"),
         (
             [*ELITE, "--replays.1.distance=kl"],
             ["--replays.1.norm-order=4"],
@@ -106,6 +115,7 @@ def test_what_changes_nothing_is_told(
         ([CART], ["--policy.separate-value=false"]),
         ([CART], ["--policy.obs-clip=0.1"]),
         (["Pendulum-v1"], ["--policy.noise-correlation=0.5", "--policy.init-log-std=-1"]),
+        (["Pendulum-v1"], ["--policy.scale-actions=false"]),
         (ELITE, ["--replays.1.strategy=nearest"]),
         (
             [*ELITE, "--replays.1.strategy=nearest"],

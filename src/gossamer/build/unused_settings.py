@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossamer.config import own_parts
+from gossamer.envs.settings import is_native
 from gossamer.policies.tiles import shares_tiles
 from gossamer.replay.selectors.base import Selector
 from gossamer.replay.selectors.elite import EliteSettings
@@ -55,6 +56,15 @@ def _unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str
     if config.placement != "cluster":
         names = [f"cluster.{x}" for x in vars(config.cluster)]
         yield names, f"placement is {config.placement}, not cluster"
+    if not is_native(config.env_id):
+        name = config.env_id
+        yield (
+            ["env_threads"],
+            f"{name} is stepped by its actor, or by as many processes as env.workers",
+        )
+    if config.num_learners == 1:
+        shared = [f"replays.{i}.shared" for i in range(len(config.replays))]
+        yield ["same_start", *shared], "there is one learner"
     if config.known_lag != "free":
         at = config.replays.index(config.queue)
         yield (
@@ -108,7 +118,10 @@ def _of_optimizer(config: TrainConfig) -> Iterator[tuple[list[str], str]]:
 def _of_network(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str]]:
     policy = config.policy
     if not spec.action.num_gaussian:
-        yield ["policy.noise_correlation", "policy.init_log_std"], "no action is continuous"
+        names = ["noise_correlation", "init_log_std", "scale_actions"]
+        yield [f"policy.{x}" for x in names], "no action is continuous"
+    if policy.squash:
+        yield ["policy.scale_actions"], "policy.squash is on, which scales actions too"
     if policy.core == "none":
         names = ["core_size", "core_layers", "forget_bias", "head_sizes", "tile_size"]
         yield (
