@@ -69,6 +69,20 @@ def test_observations_are_written_leaf_by_leaf() -> None:
     assert all((x[0] == 99).all() for x in batch.values()), "other rows stay"
 
 
+def test_a_lone_number_in_an_array_is_that_of_one_observation() -> None:
+    """As training takes it; a policy that has learnt from such observations acts on them."""
+    places = {"at": spaces.Discrete(3), "speed": spaces.Box(-1.0, 1.0, (3,))}
+    form = obs_format("some:env", spaces.Dict(places))
+    one = {"at": np.array([2]), "speed": np.ones(3, np.float32)}
+    row = form.empty(1)
+    form.write(row, 0, one)
+    assert leaves_of(row)["at"].tolist() == [[2]]
+    assert form.count(one) is None
+    for count in (1, 2):
+        several = {"at": np.full(count, 2), "speed": np.ones((count, 3), np.float32)}
+        assert form.count(several) == count
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -163,12 +163,20 @@ class NestedFormat:
                 raise Misfit(f"its {name}: {error}") from None
 
     def count(self, obs: Any) -> int | None:
-        """Return what `ObsFormat.count` does, by the first array."""
-        name, (keys, form) = next(iter(self.parts.items()))
-        try:
-            return form.count(_below(obs, keys))
-        except Misfit as error:
-            raise Misfit(f"its {name}: {error}") from None
+        """Return what `ObsFormat.count` does, by the first array; None too where one has the shape of one observation.
+
+        A lone number in an array, [1], may be that of one observation, as training takes it, or those of one environment.
+        """
+        found: list[int | None] = []
+        for name, (keys, form) in self.parts.items():
+            try:
+                one = _below(obs, keys)
+                if np.shape(one) == form.declared:
+                    return None
+                found = found or [form.count(one)]
+            except Misfit as error:
+                raise Misfit(f"its {name}: {error}") from None
+        return found[0]
 
     def write_all(self, batch: Mapping[str, NDArray[Any]], obs: Any) -> None:
         """Store observations of N environments, each array [N, ...], as all rows; Misfit: as of `write`."""
