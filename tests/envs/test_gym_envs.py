@@ -422,6 +422,25 @@ def test_a_limit_of_the_function_behind_an_id_is_kept(monkeypatch):
     assert read_spec("Maze-v0", EnvConfig(), 70).max_episode_steps == 70
 
 
+@pytest.mark.parametrize(
+    ("limit", "settings", "cut"),
+    [
+        (6, DEFAULTS, True),
+        (7, DEFAULTS, False),
+        (0, EnvConfig(stuck_steps=6), True),
+        (0, EnvConfig(stuck_steps=7), False),
+    ],
+)
+def test_what_is_over_in_the_last_step_of_a_limit_is_not_cut(limit, settings, cut):
+    """Scores tell how many episodes a time limit has cut, and an episode that is over has none."""
+    made = make("counting_envs:Seven", 1, settings, max_episode_steps=limit)
+    rolling = Rolling(made).start()
+    row = rolling.step(np.zeros(1, np.int64))
+    while not row.ended[0]:
+        row = rolling.step(np.zeros(1, np.int64))
+    assert (bool(row.terminated[0]), bool(row.truncated[0])) == (not cut, cut)
+
+
 def test_an_id_that_is_registered_without_a_limit_has_none():
     """Gymnasium's word for it is -1."""
     name = "WithoutALimit-v0"

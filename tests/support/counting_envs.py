@@ -80,6 +80,14 @@ class PaysMuch(Silent):
         return obs, reward, self.steps == 10, False, info
 
 
+class Seven(Silent):
+    """Is over after seven steps."""
+
+    def step(self, action: Any) -> Any:
+        obs, reward, _, truncated, info = super().step(action)
+        return obs, reward, self.steps == 7, truncated, info
+
+
 class Failing(Silent):
     """Raises on its third step."""
 

@@ -257,6 +257,8 @@ class Episodes:
         if self._stuck_steps:
             self._quiet_steps[i] = 0 if reward else self._quiet_steps[i] + 1
             truncated = truncated or self._quiet_steps[i] >= self._stuck_steps
+        if terminated:  # Gymnasium's limit cuts in its last step whatever has ended there
+            truncated = False
         self.obs.write(self._batch, i, obs)
         if (mask := self.mask) is not None:
             if terminated or truncated:
