@@ -124,6 +124,23 @@ def test_a_thread_that_closes_while_the_process_ends_closes_no_descriptor_twice(
     assert len(closed) >= 3  # to each worker, and from all
 
 
+def test_the_failure_of_a_step_that_nobody_received_is_not_told_of_a_later_one():
+    """An evaluation that a deadline has ended in a step begins other episodes in the same environments."""
+    settings = EnvConfig(workers=1)
+    envs = make_vec_env("counting_envs:Failing", num_envs=1, seed=1, settings=settings)
+    try:
+        for episode in (0, 5):
+            envs.start(np.array([episode]))
+            for _ in range(2):
+                envs.send(np.zeros(1, np.int64))
+                envs.recv()
+            envs.send(np.zeros(1, np.int64))
+        with pytest.raises(RunFailed, match=r"environment 0 failed in episode 5"):
+            envs.recv()
+    finally:
+        envs.close()
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_closing_closes_every_environment(tmp_path, monkeypatch, workers):
     """A simulator may be a process, and hold ports and files."""

@@ -381,6 +381,8 @@ class WorkerEnvs:
     ) -> Obs[NDArray[Any]]:
         while self._asked:  # a step that nobody received is not the answer to this
             self._look(None)
+        with suppress(RunFailed):  # nor is its failure
+            self._refuse_failed(RunFailed)
         for i, rows in enumerate(self.parts):
             self._asked.add(i)
             self._request(i, ("begin", episodes[rows], None if logs is None else logs[rows]))
