@@ -147,6 +147,7 @@ def test_eval_plays_whose_policy_and_how_it_is_asked_for(run: Path, asked: dict[
     assert other == gossamer.evaluate(run, episodes=4, **{"learner": 0, "seed": 1, **asked})
 
 
-def test_a_learner_that_a_run_has_not_is_refused(run: Path) -> None:
-    with pytest.raises(ConfigError, match="learner is 2, but the run has 2: --learner 1"):
-        gossamer.evaluate(run, episodes=1, learner=2)
+@pytest.mark.parametrize("learner", [2, -1])
+def test_a_learner_that_a_run_has_not_is_refused(run: Path, learner: int) -> None:
+    with pytest.raises(ConfigError, match=f"learner is {learner}, but the run has 2: --learner 1"):
+        gossamer.evaluate(run, episodes=1, learner=learner)

@@ -110,7 +110,7 @@ def saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
         )
     elif origin.num_learners is None:
         learner = 0  # as a policy that is saved alone is named
-    elif learner >= size:
+    elif not 0 <= learner < size:
         raise ConfigError(f"learner is {learner}, but the run has {size}: --learner {size - 1}")
     if learner is not None:
         if (whose := absent.get(learner, learner)) != learner:
