@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,10 +16,10 @@ from fake_placement import part
 from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.errors import RunFailed
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.run.checkpoint_contents import RecorderState, RunState
 from gossamer.run.host_protocol import FINAL, Snapshot
-from gossamer.run.placements import host_learners, metric_rows
+from gossamer.run.placements import metric_rows
 from gossamer.run.placements.host_learners import HostLearners, build_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.loop_inline import learn_inline
@@ -30,32 +31,40 @@ from gossamer.run.snapshot import fill_absent_learners, restore, take
 IN_STEP = {"name": "gossip", "graph": "complete", "max_staleness": 0}
 
 
-def built(topology: Any, **settings: Any) -> HostLearners:
+def built(topology: Any, env_id: str = "CartPole-v1", **settings: Any) -> HostLearners:
     given = {"num_learners": 2, "num_envs": 2, "unroll_length": 8, "placement": "inline"}
     given |= {"device": "cpu", "evaluation.every_seconds": 0, "policy.hidden_sizes": [8]}
     given |= {"algorithm": {"name": "a2c", "num_minibatches": 1}, "topology": topology, **settings}
-    config = make_config("CartPole-v1", given)
+    config = make_config(env_id, given)
     spec = read_spec(config.env_id, config.env, 0)
     return build_learners(config, spec, make_plan(config, spec))
 
 
-def test_learners_that_are_made_are_closed_where_another_cannot_be(
-    monkeypatch: pytest.MonkeyPatch,
+OLD = [
+    {"name": "queue", "fraction": 0.5},
+    {"name": "uniform", "fraction": 0.5, "capacity": 8, "path": "/no/such/folder"},
+]
+
+
+@pytest.mark.parametrize(
+    ("settings", "spoilt", "says"),
+    [
+        ({}, "5", "no port is free"),
+        ({"algorithm": "vtrace", "replays": OLD, "num_learners": 1}, "0", "/no/such/folder"),
+    ],
+    ids=["of another learner", "of the same one"],
+)
+def test_simulators_are_closed_where_learners_cannot_be_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Any, spoilt: str, says: str
 ) -> None:
-    """Their environments may be in processes."""
-    build, closed = host_learners.build_bundle, list[int]()
-
-    def fails_for_the_second(*given: Any, rank: int, **more: Any) -> Any:
-        if rank == 1:
-            raise RunFailed("no room")
-        made = build(*given, rank=rank, **more)
-        monkeypatch.setattr(made.actor, "close", lambda: closed.append(rank))
-        return made
-
-    monkeypatch.setattr(host_learners, "build_bundle", fails_for_the_second)
-    with pytest.raises(RunFailed, match="no room"):
-        built("single")
-    assert closed == [0]
+    """Each is a process here; the first is made for its spec, and the fifth is the second learner's."""
+    monkeypatch.setenv("SIMULATORS", str(tmp_path))
+    monkeypatch.setenv("SPOILT", spoilt)
+    topology = "single" if "num_learners" in settings else IN_STEP
+    with pytest.raises(ConfigError, match=says):
+        built(topology, "counting_envs:OfItsOwn", **settings)
+    assert len((tmp_path / "made").read_text()) >= 3
+    assert not list(tmp_path.glob("*.lives"))
 
 
 @pytest.mark.parametrize(

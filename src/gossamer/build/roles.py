@@ -313,14 +313,15 @@ def build_bundle(
                 num_threads=plan.actor_threads,
                 graphs=Graphs(policy.device),
             )
-    except BaseException:
-        # Processes, which would outlive what they are for.
+    except BaseException as error:
+        # Workers and simulators may be processes, which would outlive what they are for. Ctrl-C waits for workers alone.
         if actors is not None:
             with contextlib.suppress(BaseException):
                 actors.close()
-        if making is not None and (plan.env_workers or config.env.workers):
+        if making is not None:
+            waits = isinstance(error, Exception) or plan.env_workers or config.env.workers
             with contextlib.suppress(BaseException):
-                _close(making.result(MAKING_SECONDS)[0])
+                _close(making.result(MAKING_SECONDS if waits else 0.0)[0])
         raise
     simulators = native_threads() - before if making is not None else frozenset[int]()
     gate = Gate(stop, roles)

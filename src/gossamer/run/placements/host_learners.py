@@ -217,7 +217,7 @@ def build_learners(
     made: list[LearnerBundle] = []
     episodes: deque[tuple[int, Episode]] = deque()
     stop, team = StopSignal(), None
-    with contextlib.ExitStack() as unless_all_are_made:
+    try:
         for rank in ranks or range(size):
 
             def told(episode: Episode, rank: int = rank) -> None:
@@ -232,8 +232,12 @@ def build_learners(
                 build_bundle(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
                             restarts=restarts, start=start, shared=shared, team=team)
             )  # fmt: skip
-            unless_all_are_made.callback(made[-1].close)
-        unless_all_are_made.pop_all()
+    except BaseException:
+        # Simulators of those before, and their actors, may be processes, which would outlive what they are for.
+        with contextlib.suppress(Exception), contextlib.ExitStack() as stack:
+            for parts in made:
+                stack.callback(parts.close)
+        raise
     joined = None
     if memory or size > 1:
         sizes = Sizes.of(made[0].learner)
