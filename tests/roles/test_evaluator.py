@@ -13,6 +13,7 @@ from core_fakes import CountingEnvs, small_policy
 
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
+from gossamer.errors import RunFailed
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadBoard
 from gossamer.roles.evaluation import Evaluation, EvaluationEpisodes, Interrupted, play, play_trials
@@ -238,6 +239,21 @@ def test_the_newest_parameters_are_evaluated():
         assert torch.equal(x, own)
     assert list(result.lengths) == expected_lengths(2)
     assert not keeper.contests
+
+
+def test_environments_are_closed_where_those_of_held_out_tasks_cannot_be_made():
+    made = Made()
+
+    def refused(_):
+        raise RunFailed("no port is free")
+
+    trials = [EvaluationEpisodes(made, 2), EvaluationEpisodes(refused, 2)]
+    evaluator, board = make_evaluator(ListKeeper(), StopSignal(), trials=trials)
+    board.publish(small_policy(seed=1).shared_tensors(), 0)
+    with pytest.raises(RunFailed, match="no port is free"):
+        evaluator.work()
+    evaluator.close()
+    assert [envs.closed for envs in made.envs] == [True]
 
 
 def test_the_role_ends_when_stopped():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
@@ -307,7 +308,11 @@ class Evaluator:
         kept = self._few if trials[0] is self._few[0] else self._trials
         count = kept[0].num_envs
         if count not in self._envs:
-            self._envs[count] = [trial.open() for trial in kept]
+            # Those of a trial are closed if the next one's cannot be made.
+            with ExitStack() as opened:
+                envs = [opened.enter_context(closing(trial.open())) for trial in kept]
+                opened.pop_all()
+            self._envs[count] = envs
         return play_trials(
             self.policy,
             trials,
