@@ -50,8 +50,9 @@ def test_the_screen_shows_full_games_as_evaluation_plays_them(env_id):
     assert all(low <= game <= high for game in games)
 
 
-def test_a_gymnasium_environment_with_pictures():
-    env = make_render_env("counting_envs:Painted", EnvConfig(), 5)
+@pytest.mark.parametrize("kind", ["Painted", "PaintsWholes"])
+def test_a_gymnasium_environment_with_pictures(kind):
+    env = make_render_env(f"counting_envs:{kind}", EnvConfig(), 5)
     env.start(np.zeros(1, np.int64))
     env.send(np.ones(1, np.int64))
     env.recv()
@@ -71,6 +72,16 @@ def test_pictures_that_end_the_program_are_an_error(monkeypatch):
     env.send(np.ones(1, np.int64))
     env.recv()
     with pytest.raises(ConfigError, match="PaintsUntil fails in render: SystemExit"):
+        env.render()
+    env.close()
+
+
+def test_pictures_of_fractions_are_refused():
+    """A video of them would be black."""
+    env = make_render_env("counting_envs:PaintsFractions", EnvConfig(), 5)
+    env.send(np.ones(1, np.int64))
+    env.recv()
+    with pytest.raises(ConfigError, match=r"holds float64 from 0.1 to 0.1; it must be of uint8"):
         env.render()
     env.close()
 

@@ -181,6 +181,20 @@ class PaintsUntil(Painted):
         return super().render()
 
 
+class PaintsFractions(Painted):
+    """Paints from 0, black, to 1."""
+
+    def render(self) -> Any:
+        return np.full((4, 6, 3), self.steps / 10)
+
+
+class PaintsWholes(Painted):
+    """Paints in another type."""
+
+    def render(self) -> Any:
+        return super().render().astype(np.float64)
+
+
 def not_an_env() -> int:
     return 3
 

@@ -116,7 +116,7 @@ class GymEnvs:
         """
         try:
             picture = self._episodes.envs[0].render()
-            return None if picture is None else np.asarray(picture, np.uint8)
+            return None if picture is None else _as_bytes(np.asarray(picture))
         except RAISED as error:
             raise failed(self.spec.env_id, "fails in render", error) from error
 
@@ -148,6 +148,18 @@ class GymEnvs:
     def close(self) -> None:
         """Close every environment."""
         self._episodes.close()
+
+
+def _as_bytes(picture: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return a picture in uint8; refuse one of other numbers, such as from 0 to 1, which would be black."""
+    if picture.dtype == np.uint8:
+        return picture
+    least, largest = picture.min(initial=255), picture.max(initial=0)
+    if not (least >= 0 and largest <= 255 and (picture == np.floor(picture)).all()):
+        raise ValueError(
+            f"a picture holds {picture.dtype} from {least:.3g} to {largest:.3g}; it must be of uint8, whole numbers from 0 to 255"
+        )
+    return picture.astype(np.uint8)
 
 
 def refuse_of_others(env_id: str, settings: EnvConfig) -> EnvConfig:
