@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import pytest
 from gossamer.build.roles import build_policy
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
+from gossamer.errors import ConfigError
 from gossamer.roles.evaluation import Interrupted
 from gossamer.run import video_or_window
-from gossamer.run.video_or_window import show_episode
+from gossamer.run.video_or_window import record_video, show_episode
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
@@ -44,3 +46,11 @@ def test_its_environment_is_closed(monkeypatch: pytest.MonkeyPatch, is_stopped: 
         assert show().lengths == (5,)
     assert len(made) == 1
     assert closed == [True]
+
+
+def test_pictures_that_an_encoder_does_not_take_are_told_in_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("imageio_ffmpeg", reason="needs the extra video")
+    config = make_config("counting_envs:PaintsLarger", {"max_episode_steps": 5})
+    policy = build_policy(config, read_spec(config.env_id, config.env))
+    with pytest.raises(ConfigError, match=r"--video .*could not be written \(all images .*size\)"):
+        record_video(config, policy, tmp_path / "a.mp4", seed=1, greedy=True)

@@ -195,6 +195,13 @@ class PaintsWholes(Painted):
         return super().render().astype(np.float64)
 
 
+class PaintsLarger(Painted):
+    """Paints each picture larger than the one before."""
+
+    def render(self) -> Any:
+        return np.zeros((32 + 2 * self.steps, 32, 3), np.uint8)
+
+
 def not_an_env() -> int:
     return 3
 

@@ -126,6 +126,9 @@ def _writing(path: Path | str) -> Generator[None]:
     except OSError as error:
         why = (error.strerror or "the encoder has ended").lower()
         raise ConfigError(f"--video {path} could not be written ({why})") from None
+    except ValueError as error:  # of pictures of several sizes
+        why = " ".join(str(error).split()).lower()
+        raise ConfigError(f"--video {path} could not be written ({why})") from None
 
 
 def _even(picture: Any) -> Any:
