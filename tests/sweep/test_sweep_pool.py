@@ -180,6 +180,28 @@ def test_what_is_unwanted_is_stopped_and_the_others_go_on(tmp_path: Path) -> Non
     assert {x.kind for x in queue.outcomes.values()} == {"done"}
 
 
+@pytest.mark.parametrize(
+    ("code", "want"),
+    [
+        (0, Exit("stopped", "request")),
+        (130, Exit("stopped", "request")),
+        (-signal.SIGKILL, Exit("stopped", "request")),
+        (1, Exit("failed", "cannot write checkpoint: No space left on device")),
+    ],
+)
+def test_a_run_that_fails_as_it_is_stopped_is_no_run_that_has_saved(
+    code: int, want: Exit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has pressed Ctrl-C learns that what was trained since the last checkpoint is lost."""
+    polls = FakeRun.poll
+    monkeypatch.setattr(FakeRun, "poll", lambda run: code if run.stopped else polls(run))
+    (tmp_path / "r0.txt").write_text("gossamer: cannot write checkpoint: No space left on device\n")
+    site, queue = FakeSite(1, polls=10**9), ListOf(tmp_path, 1)
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    assert not make_pool(site).run(queue)
+    assert queue.outcomes == {"r0": want}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_all_and_begins_none(number: int, tmp_path: Path) -> None:
     site, queue = FakeSite(2, polls=10**9), ListOf(tmp_path, 5)

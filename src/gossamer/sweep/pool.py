@@ -28,6 +28,8 @@ LOOK_SECONDS = 1.0
 """Seconds between two looks at the files of runs."""
 MOST_KILLS = 3
 """Times that a run is resumed after something has killed it."""
+INTERRUPTED = 130
+"""Exit code of a run that Ctrl-C has ended before it had anything to save."""
 KILL_SECONDS = 60.0
 """After the time that a run has to stop: one that is still there is killed."""
 OUTPUT_TAIL_BYTES = 65_536
@@ -346,9 +348,10 @@ def exit_of_run(
     ended = exit_of(run.summary)
     if code == 0 and ended is not None and ended.kind == "done":
         return ended
-    if was_asked:
+    killed = code < 0 or code == 137
+    if was_asked and (killed or code in (0, INTERRUPTED)):  # any other: it has failed, as to save
         return Exit("stopped", "request")
-    if code < 0 or code == 137 or (code == 0 and ended is None):
+    if killed or (code == 0 and ended is None):
         return None
     if code == 0 and ended is not None and ended.kind == "stopped":
         if adopted and ended.cause != "request":
