@@ -387,6 +387,22 @@ def test_a_damaged_folder_is_one_line(
     assert err.count("\n") == 1
 
 
+def test_a_sweep_that_cannot_go_on_for_want_of_room_is_one_line(
+    begun: SweepFolder, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk became full while nobody worked there."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(SweepFolder, "write_settings", full)
+    assert go_on(begun) == 1
+    err = capsys.readouterr().err
+    told = f"cannot write into {begun.path}: No space left on device; make room, and type: gossamer sweep "
+    assert told in err
+    assert err.count("\n") == 1
+
+
 def test_two_sweeps_do_not_share_a_folder(begun: SweepFolder, capsys: Any) -> None:
     with closing(begun):
         begun.open()

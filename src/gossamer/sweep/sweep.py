@@ -59,16 +59,19 @@ def main(
     config = sweep.preset(sweep.first_choice())[1]
     if placement == "cluster" and find_spec("ray") is None:
         raise MissingExtra("--placement cluster needs Ray", "cluster")
+    where = placement if placement != "local" else ""
+    again = _again(file, folder=folder, trials=trials, jobs=jobs, placement=where)
     with closing(SweepFolder(path, sweep)) as held:
         held.open()
-        queue = TrialQueue(held)
+        try:
+            queue = TrialQueue(held)
+        except OSError as error:
+            raise _cannot_write(path, error, again) from None
         board = Board(f"sweep {file}", head=partial(_head, queue), rows=partial(_rows, queue))
         with closing(board), closing(_site(placement, jobs, config)) as site:
             board.say(_introduction(queue, site, path))
             pool = Pool(site, stop_seconds=config.stop_within_seconds, board=board)
             finished = pool.run(queue)
-        where = placement if placement != "local" else ""
-        again = _again(file, folder=folder, trials=trials, jobs=jobs, placement=where)
         return _end(queue, held, finished=finished, as_json=as_json, again=again)
 
 
@@ -128,6 +131,12 @@ def _again(file: str, **typed: object) -> str:
     return shlex.join(["gossamer", "sweep", file, *words])
 
 
+def _cannot_write(path: Path, error: OSError, again: str) -> RunFailed:
+    return RunFailed(
+        f"cannot write into {path}: {error.strerror or error}; make room, and type: {again}"
+    )
+
+
 def _end(queue: TrialQueue, held: SweepFolder, *, finished: bool, as_json: bool, again: str) -> int:
     """Write and print the report of a sweep, and return the exit code."""
     best = report.best_of(queue)
@@ -136,9 +145,7 @@ def _end(queue: TrialQueue, held: SweepFolder, *, finished: bool, as_json: bool,
         presets = report.write_presets(held, best)
         held.write_json("results.json", found)
     except OSError as error:
-        raise RunFailed(
-            f"cannot write into {held.path}: {error.strerror or error}; make room, and type: {again}"
-        ) from None
+        raise _cannot_write(held.path, error, again) from None
     if as_json:
         show_result(json.dumps(found, indent=1))
     else:
