@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 from gossamer.config import make_config
 from gossamer.envs.registry import make_vec_env
@@ -73,3 +77,54 @@ def test_training_that_did_not_begin_is_no_failure() -> None:
     config = make_config("CartPole-v1")
     assert bench.trained_rate(config, seconds=1.0, say=said.append) is None
     assert said == ["training    not measured: 1 s were too short for it; --seconds gives more"]
+
+
+class Failing:
+    """Makes environments of which one's simulator fails at some step."""
+
+    def __init__(self, at: int):
+        self.left = at
+
+    def __call__(self, env_id: str, **more: Any) -> Any:
+        envs = make_vec_env(env_id, **more)
+        receives = envs.recv
+
+        def recv() -> Any:
+            self.left -= 1
+            if self.left == 0:
+                raise RuntimeError("the simulator broke")
+            return receives()
+
+        envs.recv = recv
+        return envs
+
+
+@pytest.mark.parametrize("step", [1, 20])
+def test_what_fails_while_it_is_measured_is_no_rate(
+    monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """Neither of the copy that has failed nor of those beside it, which would be taken for the machine's."""
+    with pytest.raises(RuntimeError, match="the simulator broke"):
+        measured(monkeypatch, 2, Failing(step), 4.0)
+
+
+def test_ctrl_c_ends_what_is_being_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cores would be busy for minutes after it, where as many were asked for."""
+    before = set(threading.enumerate())
+    stepping = threading.Event()
+
+    class Steps(Failing):
+        def __call__(self, env_id: str, **more: Any) -> Any:
+            envs = super().__call__(env_id, **more)
+            sends = envs.send
+            envs.send = lambda *actions: (stepping.set(), sends(*actions))
+            return envs
+
+    def press() -> None:
+        stepping.wait(30.0)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=press).start()
+    with pytest.raises(KeyboardInterrupt):
+        measured(monkeypatch, 2, Steps(at=0), 600.0)
+    wait_for(lambda: set(threading.enumerate()) <= before, "the end of the threads", seconds=30.0)

@@ -262,8 +262,13 @@ class _Work:
             if left <= 0:
                 break
             share = left / (len(self._sizes) - tried)
-            copies = self._made(size, time.monotonic() + share / 2)
-            rate = self._measured(copies, until - left + share)
+            try:
+                copies = self._made(size, time.monotonic() + share / 2)
+                rate = self._measured(copies, until - left + share)
+            except torch.OutOfMemoryError:  # larger ones need not fit a GPU
+                if best is None:
+                    raise
+                break
             if best is None or rate > best:
                 best, self._kept = rate, copies
         return best
@@ -282,24 +287,39 @@ def _limits(works: Mapping[str, _Work], until: float) -> dict[str, float | None]
 
 
 def _total_rate(works: list[Callable[[], int]], until: float) -> float:
-    """Run one copy a thread at once, each with one torch thread; return their summed rate."""
+    """Run one copy a thread at once, each with one torch thread; return their summed rate. What fails in one is raised."""
     rates = [0.0] * len(works)
     ready = threading.Barrier(len(works))
+    over = threading.Event()  # before its time: one has failed, or Ctrl-C was pressed
+    failures: list[BaseException] = []
 
-    def run(i: int) -> None:
+    def measure_one(i: int) -> None:
         use_threads(1)
         works[i]()
         ready.wait(60.0)
         began, done = time.perf_counter(), 0
-        while not done or time.monotonic() < until:
+        while not done or (time.monotonic() < until and not over.is_set()):
             done += works[i]()
         rates[i] = done / (time.perf_counter() - began)
 
+    def run(i: int) -> None:
+        try:
+            measure_one(i)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failures.append(error)
+            over.set()
+            ready.abort()  # the others wait for it
+
     threads = [threading.Thread(target=run, args=(i,)) for i in range(len(works))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        over.set()
+    if failures:
+        raise failures[0]
     return sum(rates)
 
 
