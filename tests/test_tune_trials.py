@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gossamer.config.cores import MACHINE, row_for
+from gossamer.errors import RunFailed
 from gossamer.record.tuned import tuned_entries
 from gossamer.tools import tune
 from gossamer.tools.prediction import Rates, predicted
@@ -60,6 +61,25 @@ def test_the_rate_that_is_kept_is_that_of_what_is_kept(
     (entry,) = tuned_entries()
     assert entry["settings"].keys() == {"env_groups"}
     assert entry["steps_per_second"] == {"default": 1000.0, "tuned": 1500.0}
+
+
+def test_a_change_with_which_training_fails_leaves_the_others_to_be_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: None, capsys: Any
+) -> None:
+    """What was found before it is kept, and written."""
+
+    def rate(_: Any, changes: dict[str, Any], __: float) -> float:
+        if changes.get("num_envs", 0) > 8:
+            raise RunFailed("an actor process was killed, as by a system short of memory")
+        return 1000.0 + 500.0 * len(changes)
+
+    monkeypatch.setattr(tune, "measured_rate", rate)
+    target = tmp_path / "t.toml"
+    tune.main("CartPole-v1", seconds=100.0, output=str(target))
+    assert "num_envs = 16: an actor process was killed" in capsys.readouterr().out
+    written = tomllib.loads(target.read_text())
+    assert written["num_envs"] == 4
+    assert "env_groups" in written
 
 
 @pytest.mark.parametrize(("groups", "wanted"), [(1, 450.0), (2, 900.0)])

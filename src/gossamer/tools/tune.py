@@ -19,7 +19,7 @@ from gossamer.config.cores import MAX_LEARNERS, MIXED, row_for
 from gossamer.config.machine_layers import learners_layers
 from gossamer.config.merging import Layer, merge
 from gossamer.envs.registry import read_spec
-from gossamer.errors import ConfigError, NeverBegan
+from gossamer.errors import ConfigError, NeverBegan, RunFailed
 from gossamer.machine import has_bf16, this_machine
 from gossamer.record.exits import exit_of
 from gossamer.record.files import write_whole
@@ -86,7 +86,10 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
         told = f"{first} = {_toml(changes[first])}"
         try:
             rate = measured_rate(config, {**best, **changes}, needed)
-        except ConfigError as error:  # such as more environments than there is memory for
+        except (
+            ConfigError,
+            RunFailed,
+        ) as error:  # such as more environments than there is memory for
             _say(f"{told}: {error}")
             continue
         if rate is None:
