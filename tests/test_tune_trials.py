@@ -82,6 +82,22 @@ def test_a_change_with_which_training_fails_leaves_the_others_to_be_tried(
     assert "env_groups" in written
 
 
+def test_what_was_found_is_told_where_it_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: None
+) -> None:
+    target = tmp_path / "t.toml"
+
+    def rate(_: Any, changes: dict[str, Any], __: float) -> float:
+        (tmp_path / "t.toml.partial").mkdir(exist_ok=True)  # in the way of what is written
+        return 1500.0 if "env_groups" in changes else 1000.0
+
+    monkeypatch.setattr(tune, "measured_rate", rate)
+    with pytest.raises(
+        RunFailed, match=r"t\.toml cannot be written: .*; it would hold env_groups = "
+    ):
+        tune.main("CartPole-v1", seconds=100.0, output=str(target))
+
+
 @pytest.mark.parametrize(("groups", "wanted"), [(1, 450.0), (2, 900.0)])
 def test_groups_let_inference_and_steps_overlap(groups: int, wanted: float) -> None:
     """One thread infers 1,000 steps a second, another one steps as many: in turn, or at once."""

@@ -114,7 +114,12 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
     ]
     lines += [f"{name} = {_toml(value)}" for name, value in best.items()]
     text = "\n".join(lines) + "\n"
-    write_whole(target, lambda file: file.write(text.encode()))
+    try:
+        write_whole(target, lambda file: file.write(text.encode()))
+    except OSError as error:  # a full disk
+        raise RunFailed(
+            f"{target} cannot be written: {error.strerror or error}; it would hold {', '.join(lines[1:])}"
+        ) from None
     _say(f"wrote {target}; use it: gossamer train {quoted(env_id)} --config {quoted(target)}")
 
 
