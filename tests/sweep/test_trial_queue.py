@@ -236,6 +236,21 @@ def test_the_pruner_looks_at_the_first_seed(tmp_path: Path) -> None:
     assert {x.name for x in queue.unwanted(runs)} == {"001/s1", "001/s2"}
 
 
+def test_a_trial_that_is_done_is_not_stopped_early_while_its_process_ends(tmp_path: Path) -> None:
+    """Its last evaluation is worse than others', and there is nothing left to save; what it is worth would be lost."""
+    pytest.importorskip("optuna", reason="Optuna is an optional extra")
+    queue = TrialQueue(made(tmp_path, "grid", 'pruner = "halving"'))
+    queue.say = lambda _: None
+    runs = [next_of(queue) for _ in range(4)]
+    for run, mean in zip(runs, (80.0, 70.0, 60.0, 50.0), strict=True):
+        evaluated(queue, run, 20, mean)
+        finish(run.folder, mean)
+    assert list(queue.unwanted(runs)) == []
+    for run in runs:
+        queue.ended(run, Exit("done", "total_env_steps"))
+    assert [x.values for x in queue.by_number()] == [(80.0,), (70.0,), (60.0,), (50.0,)]
+
+
 def test_a_sweep_that_goes_on_judges_no_trial_again_where_it_was_judged(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="Optuna is an optional extra")
     folder = made(tmp_path, "grid", 'pruner = "halving"')

@@ -155,8 +155,8 @@ class TrialQueue(RunQueue):
         if self._study is not None and self.sweep.options.pruner != "none":
             for number in dict.fromkeys(self._trial_of[x.name].number for x in running):
                 trial = self.trials[number]
-                if trial.pruned or trial.values or trial.failure:
-                    continue
+                if trial.pruned or trial.values or trial.failure or not trial.may_go_on:
+                    continue  # of one that is done the processes have yet to end
                 worse, last = self._report(trial)
                 if worse or self._study.should_prune(number):
                     # First: it must not be resumed, whatever comes between.
