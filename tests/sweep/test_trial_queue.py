@@ -170,6 +170,31 @@ def test_trials_that_end_without_the_objective_have_failed(
         queue.next()
 
 
+@pytest.mark.parametrize("still_trains", [False, True])
+def test_a_trial_that_was_begun_before_others_failed_goes_on_after_a_kill(
+    tmp_path: Path, *, still_trains: bool
+) -> None:
+    """It may be the one that shows that not all fail; else no command could go on with it any more."""
+    folder = made(tmp_path, "random", "trials = 9")
+    before = TrialQueue(folder)
+    runs = [next_of(before) for _ in range(4)]
+    for run in runs[:3]:
+        run.folder.mkdir(parents=True)
+        ended = {"kind": "done", "cause": "total_env_steps"}  # without the objective
+        (run.folder / "summary.json").write_text(json.dumps({"exit": ended}))
+    again = TrialQueue(folder)
+    again.say = lambda _: None
+    assert again.count("failed") == 3
+    if still_trains:
+        again.adopted(runs[3])
+        again.next()  # a later one, or none for now
+    else:
+        assert next_of(again).name == "003/s1"
+    finish(runs[3].folder, 5.0)
+    again.ended(runs[3], Exit("done", "total_env_steps"))
+    assert again.trials[3].state == "done"
+
+
 FITS_SELDOM = """
 method = "random"
 trials = {trials}

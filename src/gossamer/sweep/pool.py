@@ -148,6 +148,11 @@ class RunQueue:
         """Return a run to begin or to go on with; None: there is none for now."""
         return self.pending.popleft() if self.pending else None
 
+    def adopted(self, run: PlannedRun) -> None:
+        """Take a run that still trains, as an earlier command has begun it, from those that are to begin."""
+        if run in self.pending:
+            self.pending.remove(run)
+
     def to_begin(self) -> int:
         """Return how many runs are still to begin, or to go on."""
         return len(self.pending)
@@ -242,8 +247,7 @@ class Pool:
                 if slot is None or slot in self._running:
                     slot = self._free_slot()
                 self._running[slot] = _Running(run, training, adopted=True)
-                if run in queue.pending:
-                    queue.pending.remove(run)
+                queue.adopted(run)
 
     def _on_signal(self, number: int) -> None:
         # A terminal that is closed says so more than once.

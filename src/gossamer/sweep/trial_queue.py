@@ -84,6 +84,11 @@ class TrialQueue(RunQueue):
             self._began.setdefault(run.name, time.monotonic())
         return run
 
+    def adopted(self, run: PlannedRun) -> None:
+        """Take a run that still trains from those that are to begin."""
+        super().adopted(run)
+        self._began.setdefault(run.name, time.monotonic())
+
     def to_begin(self) -> int:
         """Return how many runs are still to begin, those of trials that are not made yet among them."""
         trials = self.sweep.trials - len(self.trials) - len(self.refused)
@@ -98,6 +103,8 @@ class TrialQueue(RunQueue):
         if len(reasons) < MOST_FAILURES or self.count("done", "pruned"):
             return False
         if not self._began:
+            if self.pending:  # of a trial that was begun before so many had failed
+                return False
             raise RunFailed(
                 f"{len(reasons)} trials failed and none was done; the last one: {reasons[-1]}"
             )
@@ -150,8 +157,6 @@ class TrialQueue(RunQueue):
 
     def unwanted(self, running: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
         """Return the runs of trials that are not worth going on."""
-        for run in running:  # an earlier command may have begun it
-            self._began.setdefault(run.name, time.monotonic())
         if self._study is not None and self.sweep.options.pruner != "none":
             for number in dict.fromkeys(self._trial_of[x.name].number for x in running):
                 trial = self.trials[number]
