@@ -11,7 +11,7 @@ import pytest
 
 from gossamer.errors import RunFailed
 from gossamer.record.exits import Exit
-from gossamer.sweep import trial_queue
+from gossamer.sweep import sweep, trial_queue
 from gossamer.sweep.file import read_sweep
 from gossamer.sweep.pool import PlannedRun
 from gossamer.sweep.store import SweepFolder
@@ -227,6 +227,29 @@ def test_combinations_that_cannot_work_are_no_failures(tmp_path: Path) -> None:
         runs.append(run)
     assert len(queue.refused) >= 3
     assert len(runs) + len(queue.refused) == 12
+
+
+def test_trials_that_cannot_work_are_not_left_after_ctrl_c(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class AllButOne:
+        """Finishes all trials but the last, and is stopped."""
+
+        def __init__(self, *_: object, **__: object):
+            pass
+
+        def run(self, queue: TrialQueue) -> bool:
+            runs = list(iter(queue.next, None))
+            assert len(queue.refused) >= 3
+            for run in runs[:-1]:
+                finish(run.folder, 1.0)
+                queue.ended(run, Exit("done", "total_env_steps"))
+            return False
+
+    monkeypatch.setattr(sweep, "Pool", AllButOne)
+    (tmp_path / "x.toml").write_text(FITS_SELDOM.format(trials=12, seed=7))
+    assert sweep.main(str(tmp_path / "x.toml"), folder=str(tmp_path / "x")) == 130
+    assert "stopped: 1 of 12 trials are left; to go on" in capsys.readouterr().err
 
 
 def test_where_no_combination_can_work_that_is_said(tmp_path: Path) -> None:

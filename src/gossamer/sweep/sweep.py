@@ -152,7 +152,8 @@ def _end(queue: TrialQueue, held: SweepFolder, *, finished: bool, as_json: bool,
         print(report.report(queue, best, presets, found["importance"]))
     trials = queue.sweep.trials
     if not finished:
-        return stopped(f"{trials - queue.count('done', 'pruned')} of {trials} trials", again)
+        left = trials - queue.count("done", "pruned") - len(queue.refused)
+        return stopped(f"{left} of {trials} trials", again)
     if failed := [x for x in queue.by_number() if x.state == "failed"]:
         how = f"to try them again, type: {again}"
         if not any(x.may_go_on for x in failed):
