@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -62,3 +63,28 @@ def test_a_sweep_with_other_settings_is_another_sweep(tmp_path: Path) -> None:
     opened(tmp_path)
     with pytest.raises(ConfigError, match=r"holds another sweep \(other: settings\)"):
         opened(tmp_path, steps=2_000)
+
+
+def test_a_power_cut_leaves_no_trial_without_its_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is renamed before it is on the disk may be empty then, and no sweep goes on with a damaged trial."""
+    (tmp_path / "x.toml").write_text(FILE.format(trials=2, score=100.0, steps=1_000, config=[]))
+    folder = SweepFolder(tmp_path / "mine", read_sweep(str(tmp_path / "x.toml")))
+    synced: set[int] = set()
+    sync, rename = os.fsync, Path.rename
+
+    def note(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        sync(handle)
+
+    def see(path: Path, target: Path) -> Path:
+        assert all(x.stat().st_ino in synced for x in path.iterdir()), "its name came first"
+        return rename(path, target)
+
+    with closing(folder):
+        folder.open()
+        monkeypatch.setattr(os, "fsync", note)
+        monkeypatch.setattr(Path, "rename", see)
+        folder.add(0, folder.sweep.choice(0))
+    assert [x.number for x in folder.read_trials()] == [0]

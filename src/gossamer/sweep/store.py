@@ -156,7 +156,7 @@ class SweepFolder:
         trial = self._trial(number, chosen)
         partial = trial.folder.with_name(f"{trial.folder.name}.partial")
         partial.mkdir()
-        (partial / TRIAL).write_text(_record(trial))
+        write_text(partial / TRIAL, _record(trial))
         partial.rename(trial.folder)
         return trial
 
