@@ -202,6 +202,19 @@ def test_a_run_that_fails_as_it_is_stopped_is_no_run_that_has_saved(
     assert queue.outcomes == {"r0": want}
 
 
+def test_a_run_of_an_earlier_command_that_fails_as_it_is_stopped_has_not_saved(
+    tmp_path: Path,
+) -> None:
+    """Nobody knows its exit code."""
+    run = planned(tmp_path, "r0")
+    run.folder.mkdir()
+    ended = {"exit": {"kind": "failed", "cause": "OSError: No space left on device"}}
+    (run.folder / "summary.json").write_text(json.dumps(ended))
+    (tmp_path / "r0.txt").write_text("gossamer: No space left on device\n")
+    found = exit_of_run(run, 0, was_asked=True, adopted=True)
+    assert found == Exit("failed", "No space left on device")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_all_and_begins_none(number: int, tmp_path: Path) -> None:
     site, queue = FakeSite(2, polls=10**9), ListOf(tmp_path, 5)

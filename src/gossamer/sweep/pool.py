@@ -353,7 +353,9 @@ def exit_of_run(
     if code == 0 and ended is not None and ended.kind == "done":
         return ended
     killed = code < 0 or code == 137
-    if was_asked and (killed or code in (0, INTERRUPTED)):  # any other: it has failed, as to save
+    failed = ended is not None and ended.kind == "failed"
+    # Asked to stop, it may have failed to save.
+    if was_asked and (killed or code == INTERRUPTED or (code == 0 and not failed)):
         return Exit("stopped", "request")
     if killed or (code == 0 and ended is None):
         return None
