@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +13,12 @@ from scored_runs import make_run
 
 pytest.importorskip("matplotlib", reason="needs the extra compare")
 
-from gossamer.compare.plot import FEWEST_FOR_BANDS, picture_of
+from matplotlib.figure import Figure
+
+from gossamer.compare.plot import FEWEST_FOR_BANDS, KINDS, draw, picture_of
 from gossamer.compare.reading import read_run
 from gossamer.compare.report import Comparison, compare_runs
+from gossamer.errors import RunFailed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,3 +112,27 @@ def test_profiles_of_few_seeds_have_no_bands(tmp_path: Path) -> None:
     axis = panel(compared(tmp_path, *scores), "performance profile")
     assert bands(axis) == 1
     assert len(axis.get_lines()) == 2, "the profiles themselves are drawn"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_that_cannot_be_written_leaves_the_one_before(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk that becomes full while it is written."""
+    comparison, target = compared(tmp_path, [10.0, 20, 30]), tmp_path / f"a{kind}"
+    draw(comparison, target)
+    before = target.read_bytes()
+    assert before.startswith({".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}[kind])
+
+    def fill(_: Figure, place: Any, **__: Any) -> None:
+        with (
+            Path(place).open("wb") if isinstance(place, str | Path) else nullcontext(place) as file
+        ):
+            file.write(before[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", fill)
+    with pytest.raises(RunFailed, match="cannot be written: No space left on device"):
+        draw(comparison, target)
+    assert target.read_bytes() == before
+    assert [x.name for x in tmp_path.iterdir() if x.is_file()] == [target.name]

@@ -13,6 +13,7 @@ from gossamer.compare.curves import WINDOW
 from gossamer.compare.report import DECIDES
 from gossamer.compare.statistics import TITLES
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.record.files import write_whole
 from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
@@ -53,15 +54,18 @@ def check_target(name: str) -> Path:
 
 
 def draw(comparison: Comparison, target: Path) -> None:
-    """Write the picture; its kind is told by the end of its name. RunFailed if it cannot be written."""
+    """Write the picture whole; its kind is told by the end of its name. RunFailed if it cannot be written."""
     import matplotlib as mpl
 
     mpl.rcParams["svg.hashsalt"] = "gossamer"  # the same comparison draws the same file
     figure = picture_of(comparison)
     # A picture that is drawn tomorrow has the same bytes.
-    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower())
+    kind = target.suffix.lower()
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(kind)
     try:
-        figure.savefig(target, dpi=150, metadata=metadata)
+        write_whole(
+            target, lambda file: figure.savefig(file, format=kind[1:], dpi=150, metadata=metadata)
+        )
     except OSError as error:
         raise RunFailed(f"--plot {target} cannot be written: {error.strerror or error}") from None
 
