@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,26 @@ def test_another_run_that_has_taken_the_name_meanwhile_is_not_deleted(tmp_path: 
     assert content(tmp_path / "run") == of_other
     assert content(tmp_path / "kept") == before
     assert sorted(x.name for x in tmp_path.iterdir()) == ["kept", "run"], "under no hidden name"
+
+
+def test_a_run_that_somebody_looks_at_is_not_taken_for_one_that_runs(tmp_path: Path) -> None:
+    """As `gossamer runs` and another server do: they hold its lock for an instant."""
+    run = make_run(tmp_path, "run", returns=(1.0,))
+    with (run / ".lock").open("w") as looked_at:
+        fcntl.flock(looked_at, fcntl.LOCK_SH)
+        looks = threading.Timer(0.05, fcntl.flock, (looked_at, fcntl.LOCK_UN))
+        looks.start()
+        try:
+            remove_run(Root(tmp_path), "run", nullcontext())
+        finally:
+            looks.join()
+    assert not run.exists()
+
+
+def test_a_run_that_runs_is_not_deleted(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "run", returns=(1.0,))
+    with (run / ".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="it is running; stop it first"):
+            remove_run(Root(tmp_path), "run", nullcontext())
+    assert run.exists()

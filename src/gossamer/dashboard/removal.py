@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,8 @@ _FIRST = ("config.json", "meta.json", "metrics.jsonl")
 """Files by which a folder is known for a run; they go first."""
 _LOCK = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 3
+PATIENCE_SECONDS = 0.5
+"""Longest wait for a lock of a run."""
 
 
 def refusal(files: RunFiles) -> str | None:
@@ -110,11 +113,23 @@ def _kept_from_training(handle: int) -> Generator[None]:
             except FileNotFoundError:  # it has never been trained here
                 continue
             locks.callback(os.close, lock)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise ConfigError("it is running; stop it first") from None
+            if not _locked(lock):
+                raise ConfigError("it is running; stop it first")
         yield
+
+
+def _locked(handle: int) -> bool:
+    """Lock a file if nobody else has it; whoever lists runs has it for an instant, to see if it is free."""
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= give_up:
+                return False
+            time.sleep(0.01)
+        else:
+            return True
 
 
 def _hide(parent: int, name: str, handle: int) -> str:
