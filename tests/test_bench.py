@@ -13,6 +13,8 @@ from waiting import wait_for
 
 from gossamer.config import make_config
 from gossamer.envs.registry import make_vec_env
+from gossamer.errors import RunFailed
+from gossamer.roles.learner import Learner
 from gossamer.tools import bench
 
 
@@ -106,6 +108,26 @@ def test_what_fails_while_it_is_measured_is_no_rate(
     """Neither of the copy that has failed nor of those beside it, which would be taken for the machine's."""
     with pytest.raises(RuntimeError, match="the simulator broke"):
         measured(monkeypatch, 2, Failing(step), 4.0)
+
+
+def test_what_does_not_fit_a_gpu_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest batches that are tried need more memory than small ones have."""
+    made: list[Learner] = []
+
+    class LittleMemory(Learner):
+        def __init__(self, *given: Any, **named: Any):
+            super().__init__(*given, **named)
+            made.append(self)
+
+        def learn_version(self) -> Any:
+            if self is not made[0]:
+                raise RunFailed("the GPU's memory is too small to learn 272 rows at a time")
+            return super().learn_version()
+
+    monkeypatch.setattr(bench, "Learner", LittleMemory)
+    report, _ = measured(monkeypatch, 1, Counted(), 4.0)
+    assert report["learner_steps_per_second"] > 0
+    assert len(made) == 2, "still larger ones are not tried"
 
 
 def test_ctrl_c_ends_what_is_being_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -265,7 +265,7 @@ class _Work:
             try:
                 copies = self._made(size, time.monotonic() + share / 2)
                 rate = self._measured(copies, until - left + share)
-            except torch.OutOfMemoryError:  # larger ones need not fit a GPU
+            except (torch.OutOfMemoryError, RunFailed):  # larger ones need not fit a GPU
                 if best is None:
                     raise
                 break
