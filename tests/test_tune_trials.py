@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from gossamer.config import TrainConfig, make_config
 from gossamer.config.cores import MACHINE, row_for
 from gossamer.errors import RunFailed
 from gossamer.record.tuned import tuned_entries
+from gossamer.run.stopping import hand_over
 from gossamer.tools import tune
 from gossamer.tools.prediction import Rates, predicted
 
@@ -80,6 +83,26 @@ def test_a_change_with_which_training_fails_leaves_the_others_to_be_tried(
     written = tomllib.loads(target.read_text())
     assert written["num_envs"] == 4
     assert "env_groups" in written
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_though_the_run_that_it_stops_fails(
+    number: int, monkeypatch: pytest.MonkeyPatch, machine: None
+) -> None:
+    """As one that cannot save does; no other change is tried then, and no folder is left."""
+    folders: list[Path] = []
+
+    def train(config: TrainConfig, **_: Any) -> None:
+        folders.append(Path(config.run_folder).parent)
+        hand_over(number, failed=True)
+        raise RunFailed("cannot write checkpoint")
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(tune, "train", train)
+    with pytest.raises(KeyboardInterrupt):
+        tune.measured_rate(make_config("CartPole-v1"), {}, 1.0)
+    assert signal.getsignal(number) == before
+    assert not folders[0].exists()
 
 
 def test_what_was_found_is_told_where_it_cannot_be_written(

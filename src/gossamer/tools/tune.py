@@ -27,6 +27,7 @@ from gossamer.record.tuned import TUNABLE, write_tuned
 from gossamer.run.train import train
 from gossamer.system.cores import num_cores
 from gossamer.system.reading import expand, new_file, quoted
+from gossamer.system.signals import Signals
 from gossamer.tools.bench import core_rates
 from gossamer.tools.prediction import predicted
 
@@ -202,8 +203,12 @@ def _worth(config: TrainConfig, changes: Changes) -> float:
 
 
 def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> float | None:
-    """Return the steps per second of a training run of so many seconds with some settings changed; None: it began too late."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Return the steps per second of a training run of so many seconds with some settings changed; None: it began too late.
+
+    Raises:
+        KeyboardInterrupt: a signal has stopped it, also if it has failed then.
+    """
+    with Signals(_interrupt), tempfile.TemporaryDirectory() as folder:
         ends = {
             "run_folder": str(Path(folder) / "run"),
             "stop_after_seconds": seconds,
@@ -221,6 +226,10 @@ def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> floa
     if ended is not None and ended.kind == "stopped":
         raise KeyboardInterrupt
     return summary["steps_per_second"]
+
+
+def _interrupt(_: int) -> None:
+    raise KeyboardInterrupt
 
 
 def _keep(config: TrainConfig, best: Changes, rates: Rates | None, found: dict[str, float]) -> None:
