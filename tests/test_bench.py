@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,3 +152,26 @@ def test_ctrl_c_ends_what_is_being_measured(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(KeyboardInterrupt):
         measured(monkeypatch, 2, Steps(at=0), 600.0)
     wait_for(lambda: set(threading.enumerate()) <= before, "the end of the threads", seconds=30.0)
+
+
+def test_a_signal_leaves_no_training_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `kill` sends it to this process alone: the run that it has started would go on, and its folder stay."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    folders: list[Path] = []
+    started: list[subprocess.Popen[str]] = []
+    start = subprocess.Popen
+
+    def note(command: list[str], **options: Any) -> Any:
+        folders.append(Path(command[-1]).parent)
+        started.append(start(command, **options))
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        return started[0]
+
+    monkeypatch.setattr(subprocess, "Popen", note)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            bench.trained_rate(make_config("CartPole-v1"), seconds=5.0, say=print)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    wait_for(lambda: started[0].poll() is not None, "the end of the run")
+    assert not folders[0].exists()

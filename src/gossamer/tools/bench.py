@@ -43,6 +43,7 @@ from gossamer.spec import leaves_of, map_obs, obs_at
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import is_gpu
 from gossamer.system.graphs import Graphs
+from gossamer.system.signals import Signals
 from gossamer.system.streams import show_result
 from gossamer.tools.prediction import Rates
 from gossamer.types import empty_trajectory
@@ -432,6 +433,11 @@ def _learning(
     return make
 
 
+def interrupt(_: int) -> None:
+    """Answer any signal as Ctrl-C, so that nothing is left behind."""
+    raise KeyboardInterrupt
+
+
 def trained_rate(
     config: TrainConfig, *, seconds: float, say: Callable[[str], None]
 ) -> float | None:
@@ -439,8 +445,11 @@ def trained_rate(
 
     Returns:
         Env steps per second after the first update; None, and told, where the time was too short for one.
+
+    Raises:
+        KeyboardInterrupt: a signal has come; the process has ended.
     """
-    with tempfile.TemporaryDirectory() as folder:
+    with Signals(interrupt), tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "bench.json"
         timed = dataclasses.replace(
             config,

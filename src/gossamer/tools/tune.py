@@ -28,7 +28,7 @@ from gossamer.run.train import train
 from gossamer.system.cores import num_cores
 from gossamer.system.reading import expand, new_file, quoted
 from gossamer.system.signals import Signals
-from gossamer.tools.bench import core_rates
+from gossamer.tools.bench import core_rates, interrupt
 from gossamer.tools.prediction import predicted
 
 if TYPE_CHECKING:
@@ -208,7 +208,7 @@ def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> floa
     Raises:
         KeyboardInterrupt: a signal has stopped it, also if it has failed then.
     """
-    with Signals(_interrupt), tempfile.TemporaryDirectory() as folder:
+    with Signals(interrupt), tempfile.TemporaryDirectory() as folder:
         ends = {
             "run_folder": str(Path(folder) / "run"),
             "stop_after_seconds": seconds,
@@ -226,10 +226,6 @@ def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> floa
     if ended is not None and ended.kind == "stopped":
         raise KeyboardInterrupt
     return summary["steps_per_second"]
-
-
-def _interrupt(_: int) -> None:
-    raise KeyboardInterrupt
 
 
 def _keep(config: TrainConfig, best: Changes, rates: Rates | None, found: dict[str, float]) -> None:
