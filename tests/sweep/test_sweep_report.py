@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from pathlib import Path
@@ -131,3 +132,25 @@ def test_a_trial_is_judged_by_all_of_its_learners_and_within_its_time(tmp_path: 
     # Learner 0's mean of its last fifty is 0 until 1,000 env steps and 100 from 1,500 on, so that of both half of that;
     # 2,000 env steps took 200 s, so 4,000 would have been trained in 400 s.
     assert value == pytest.approx((500 * 25 + 2_500 * 50) / 4_000, rel=0.01)
+
+
+def test_presets_stay_until_there_are_better_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sweep with more trials ends when its disk is full: those of the sweep before are still the best that there are."""
+    folder = made(tmp_path, 'objective = ["return", "area"]')
+    for number, score in ((0, 1.0), (1, 2.0)):
+        finish(folder.path / f"{number:03d}" / "s1", score, learnt(100, score))
+    queue = TrialQueue(folder)
+    assert [x.name for x in write_presets(folder, [queue.trials[0]])] == ["best-000.toml"]
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(SweepFolder, "write_settings", full)
+        with pytest.raises(OSError, match="No space left"):
+            write_presets(folder, [queue.trials[1]])
+    assert [x.name for x in folder.path.glob("best*")] == ["best-000.toml"]
+    write_presets(folder, [queue.trials[1]])
+    assert [x.name for x in folder.path.glob("best*")] == ["best-001.toml"]

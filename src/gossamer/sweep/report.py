@@ -48,12 +48,12 @@ def write_presets(folder: SweepFolder, best: Sequence[Trial]) -> list[Path]:
     """Write the best trials as presets, and return where; earlier ones that are no longer best go."""
     alone = len(folder.sweep.judge.objectives) == 1
     names = ["best.toml" if alone else f"best-{x.number:03d}.toml" for x in best]
-    for old in folder.path.glob("best*.toml"):
+    for name, trial in zip(names, best, strict=True):
+        folder.write_settings(trial, name)
+    for old in folder.path.glob("best*.toml"):  # last: a full disk, or a kill, must not leave none
         # Others in the folder are the user's.
         if PRESET.fullmatch(old.name) and old.name not in names:
             old.unlink()
-    for name, trial in zip(names, best, strict=True):
-        folder.write_settings(trial, name)
     return [folder.path / name for name in names]
 
 
