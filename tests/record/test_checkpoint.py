@@ -283,6 +283,20 @@ def test_a_damaged_checkpoint_falls_back(store: CheckpointStore, file: str, how:
         store.load(3)
 
 
+def test_the_last_is_found_while_the_run_replaces_it(tmp_path: Path) -> None:
+    """A run that keeps one checkpoint removes it as soon as there is another, also in the midst of its being read."""
+    writer, reader = (CheckpointStore(tmp_path / "checkpoints", keep=1) for _ in range(2))
+    writer.save(1, some(1.0), {"at": 1})
+
+    def wanted(_: str) -> bool:
+        if writer.list() == [1]:
+            writer.save(2, some(2.0), {"at": 2})
+        return True
+
+    found = reader.load("last", wanted)
+    assert (found.updates, found.state, found.warnings) == (2, {"at": 2}, ())
+
+
 def test_none_intact_is_the_users_to_solve(store: CheckpointStore) -> None:
     with pytest.raises(ConfigError, match=r"no checkpoint in .*: the run ended before its first"):
         store.load("last")

@@ -227,20 +227,23 @@ class CheckpointStore:
         return ()
 
     def _load_last(self, wanted: Callable[[str], bool]) -> Checkpoint:
-        damaged: list[tuple[int, str]] = []
-        for number in reversed(self.list()):
+        damaged: dict[int, str] = {}
+        # Looked for again each time: the writer may have put newer ones in place of what is read.
+        while left := [number for number in self.list() if number not in damaged]:
+            number = left[-1]
             try:
                 found = self._read(str(number), wanted)
             except DamagedError as error:
-                damaged.append((number, str(error)))
+                damaged[number] = str(error)
                 continue
             warnings = tuple(
                 f"checkpoint {newer} in {self.folder} is damaged ({reason}); using {number} instead"
-                for newer, reason in damaged
+                for newer, reason in damaged.items()
+                if newer > number
             )
             return replace(found, warnings=warnings)
         if damaged:
-            reasons = "; ".join(f"{number}: {reason}" for number, reason in damaged)
+            reasons = "; ".join(f"{number}: {reason}" for number, reason in damaged.items())
             raise ConfigError(
                 f"no intact checkpoint in {self.folder} ({reasons}): "
                 "start a new run, with --init-from RUN to begin with another run's parameters"
