@@ -392,3 +392,36 @@ def test_a_run_is_not_killed_while_it_saves(
     board = Board("", head=str, stream=io.StringIO())
     Pool(site, stop_seconds=30.0, board=board).run(queue)
     assert bool(site.killed) == killed
+
+
+def test_a_run_is_not_killed_while_it_saves_a_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was saving as it was asked to stop, and its last checkpoint begins with no bytes."""
+    now = [0.0]
+    monkeypatch.setattr(pool_module.time, "monotonic", lambda: now[0])
+    checkpoints = tmp_path / "r0" / "checkpoints"
+
+    class Saving(FakeRun):
+        def poll(self) -> int | None:
+            now[0] += 1.0
+            if now[0] >= 200.0:
+                return super().poll()
+            at_work = checkpoints / ("7.partial" if now[0] < 100.0 else "8.partial")
+            if not at_work.exists():
+                for before in checkpoints.glob("*.partial"):
+                    before.rename(before.with_suffix(""))
+                at_work.mkdir(parents=True)
+            with (at_work / "tensors").open("a") as file:
+                file.write("more")
+            return None
+
+    class Site(FakeSite):
+        def start(self, run: PlannedRun, slot: int) -> FakeRun:
+            return Saving(self, run, [], 10**9)
+
+    site, queue = Site(1), ListOf(tmp_path, 1)
+    queue.stopped = ["r0"]
+    board = Board("", head=str, stream=io.StringIO())
+    Pool(site, stop_seconds=30.0, board=board).run(queue)
+    assert not site.killed

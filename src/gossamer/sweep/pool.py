@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gossamer.errors import ConfigError, RunFailed
@@ -173,8 +173,8 @@ class _Running:
     """When it is killed, by the monotonic clock; it was asked to stop."""
     adopted: bool = False
     """Whether an earlier command has begun it."""
-    written_bytes: int = 0
-    """Of the checkpoint that it is writing, at the last look after `give_up`."""
+    saving: tuple[list[str], int] = field(default_factory=lambda: ([], 0))
+    """Checkpoint that it is writing and its bytes, at the last look after `give_up`."""
 
 
 class Pool:
@@ -314,9 +314,9 @@ class Pool:
 
     def _give_up(self, one: _Running) -> None:
         """Kill a run whose time to stop is over, unless it writes a checkpoint on a slow disk."""
-        written = _bytes_being_saved(one.run.folder)
-        if written > one.written_bytes:
-            one.written_bytes, one.give_up = written, time.monotonic() + KILL_SECONDS
+        saving = _being_saved(one.run.folder)
+        if saving[1] and saving != one.saving:
+            one.saving, one.give_up = saving, time.monotonic() + KILL_SECONDS
         else:
             one.training.kill()
 
@@ -330,12 +330,15 @@ class Pool:
         return kills
 
 
-def _bytes_being_saved(folder: Path) -> int:
-    """Return the bytes of the checkpoint that a run is writing; 0 where it writes none."""
+def _being_saved(folder: Path) -> tuple[list[str], int]:
+    """Return the name of the checkpoint that a run is writing, and its bytes; 0 where it writes none."""
     try:
-        return sum(x.stat().st_size for x in (folder / "checkpoints").glob(f"*{PARTIAL}/*"))
+        partial = list((folder / "checkpoints").glob(f"*{PARTIAL}"))
+        return [x.name for x in partial], sum(
+            y.stat().st_size for x in partial for y in x.iterdir()
+        )
     except OSError:  # it is done
-        return 0
+        return [], 0
 
 
 def exit_of_run(
