@@ -107,6 +107,26 @@ def test_a_terminal_that_is_closed_lets_runs_save(
     assert queue.outcomes == [Exit("stopped", "request")]
 
 
+def test_runs_are_stopped_while_settings_are_chosen(tmp_path: Path) -> None:
+    """That may take seconds, and runs that a system has told to end as well would take a later signal for a second one."""
+    training, asked = SlowToStop(3), list[int]()
+
+    class Chooses(Watched):
+        def next(self) -> PlannedRun | None:
+            if not self.pending:
+                os.kill(os.getpid(), signal.SIGTERM)
+                asked.append(training.stops)
+            return super().next()
+
+    site = OneRun(training)
+    site.jobs = 2
+    queue = Chooses(tmp_path)
+    assert not make_pool(site).run(queue)
+    assert asked == [1]
+    assert (training.stops, training.kills) == (1, 0)
+    assert queue.outcomes == [Exit("stopped", "request")]
+
+
 def test_each_slot_has_a_gpu_and_no_run_what_was_tuned_for_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

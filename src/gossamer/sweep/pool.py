@@ -251,8 +251,13 @@ class Pool:
 
     def _on_signal(self, number: int) -> None:
         # A terminal that is closed says so more than once.
-        if not (self._signals and number == signal.SIGHUP):
-            self._signals += 1
+        if self._signals and number == signal.SIGHUP:
+            return
+        self._signals += 1
+        if self._signals == 1:
+            # At once, whatever goes on here: to a run that has had the same signal, as from a system that shuts down, a
+            # later one would be a second Ctrl-C.
+            self._stop(self._runs())
 
     def _wait_for_all(self, queue: RunQueue) -> None:
         """Stop all runs, and wait until they have ended or a second signal has come."""
