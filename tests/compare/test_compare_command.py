@@ -382,6 +382,15 @@ def test_runs_that_are_not_done_and_uneven_ones_are_told_of(capsys: Capture) -> 
     assert any("trained for 2,000 to 4,000 env steps" in note for note in notes)
 
 
+def test_small_returns_are_told_by_their_digits(capsys: Capture) -> None:
+    """Four behind the point would make 0 of all of them, and of the difference by which one is better."""
+    make_groups([1.0e-5, 1.1e-5, 1.2e-5], [1e-6, 2e-6, 3e-6])
+    (line,) = [x for x in printed(capsys, "runs").splitlines() if "A - B: IQM " in x]
+    value, low, high = (float(x) for x in re.findall(r"-?[\d.]+", line.partition(": IQM ")[2])[:3])
+    assert low < value < high < 0
+    assert value == pytest.approx(-0.9e-5, rel=0.05)
+
+
 def test_grouping_by_a_setting(capsys: Capture) -> None:
     make_groups()
     found = compared(capsys, "runs", "--by", "algorithm")

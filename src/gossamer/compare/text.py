@@ -222,8 +222,9 @@ def _told(value: float | None, low: float | None, high: float | None) -> str:
     half = (high - low) / 2
     if half <= 1e-12 * abs(value):
         return f"{_number(value)} (all equal)"
-    # As many digits as the interval leaves a meaning to.
-    digits = min(4, max(0, 1 - math.floor(math.log10(half))))
+    # As many digits as the interval leaves a meaning to, of small numbers four behind their zeros at most.
+    zeros = max(0, -1 - math.floor(math.log10(max(abs(low), abs(high)))))
+    digits = min(4 + zeros, max(0, 1 - math.floor(math.log10(half))))
     return f"{_rounded(value, digits)} [{_rounded(low, digits)}, {_rounded(high, digits)}]"
 
 
