@@ -154,6 +154,24 @@ def test_ctrl_c_ends_what_is_being_measured(monkeypatch: pytest.MonkeyPatch) -> 
     wait_for(lambda: set(threading.enumerate()) <= before, "the end of the threads", seconds=30.0)
 
 
+def test_ctrl_c_as_the_copies_start_ends_those_that_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They would wait for the others for a minute, and a command that is stopped waits for its threads."""
+    before = set(threading.enumerate())
+    starts = threading.Thread.start
+    copies: list[threading.Thread] = []
+
+    def start(thread: threading.Thread) -> None:
+        copies.append(thread)
+        if len(copies) == 2:
+            raise KeyboardInterrupt
+        starts(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with pytest.raises(KeyboardInterrupt):
+        measured(monkeypatch, 2, Counted(), 600.0)
+    wait_for(lambda: set(threading.enumerate()) <= before, "the end of the threads", seconds=30.0)
+
+
 def test_a_signal_leaves_no_training_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """As `kill` sends it to this process alone: the run that it has started would go on, and its folder stay."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)

@@ -319,6 +319,7 @@ def _total_rate(works: list[Callable[[], int]], until: float) -> float:
             thread.join()
     finally:
         over.set()
+        ready.abort()  # not all may have started
     if failures:
         raise failures[0]
     return sum(rates)
