@@ -358,8 +358,8 @@ def _decoder(names: Sequence[str]) -> Callable[[bytes], list[Numbers]]:
 
 
 def _by_line(lines: bytes, names: Sequence[str]) -> list[Numbers]:
-    """Do the same for lines of which some are broken; those are skipped."""
-    rows = [row for x in lines.splitlines(keepends=True) if (row := parse_row(x)) is not None]
+    """Do the same for lines of which some are broken; these tell nothing, but are rows for other columns."""
+    rows = [parse_row(x) or {} for x in lines.splitlines(keepends=True) if x.strip()]
     return [_column(name, (row.get(name) for row in rows)) for name in names]
 
 
