@@ -515,7 +515,7 @@ def test_long_numbers_are_told_in_full_where_one_points(page: Page, watch: FakeW
     expect(group).to_have_attribute("title", f"[{rate}]")
 
 
-def test_a_setting_that_no_run_has_is_told_with_the_one_that_was_meant(page: Page) -> None:
+def test_a_setting_that_no_run_has_is_told_with_the_one_that_was_meant(page: Page, watch: FakeWatch) -> None:  # fmt: skip
     visit(page, "#/runs?search=lr>0.0003")
     expect(page.locator(".none")).to_contain_text(
         "No column is called lr, nor a setting that differs among these runs; try learning_rate."
@@ -532,7 +532,10 @@ def test_a_setting_that_no_run_has_is_told_with_the_one_that_was_meant(page: Pag
     for fits in ("environment=pong", "environment=pong age<9999d", "environment=pong age>1s"):
         search.fill(fits)
         expect(page.locator("main > .sr[aria-live]")).to_have_text("1 run")
-    for known in ("run=nothing", "steps/s>1e12", "age<0"):
+    for run in watch.runs.values():  # before the first episode has ended
+        run["mean_return"] = None
+    page.reload()
+    for known in ("run=nothing", "steps/s>1e12", "age<0", "return>5"):
         search.fill(known)
         expect(page.locator(".none")).to_be_visible()
         expect(page.locator(".none")).not_to_contain_text("No column is called")
