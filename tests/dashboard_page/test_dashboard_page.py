@@ -641,6 +641,15 @@ def test_ticks_of_logarithmic_axes_are_powers_in_one_line(page: Page, watch: Fak
     assert small == ["1e\u22124", "0.001", "0.01", "0.1", "1", "10", "100", "1k", "10k"][::2]
 
 
+def test_a_zoom_from_0_on_begins_a_logarithmic_axis_with_the_first_row(page: Page) -> None:
+    """There is nothing to be seen below, and 300 powers of ten of it."""
+    visit(page, curves("return_mean_100", runs=SEEDS[:1], more="&stat=runs&zoom=0,20000&xlog=1"))
+    drawn(page, "return_mean_100")
+    assert 10 ** np.array(x_ranges(page)[0]) == pytest.approx([200, 20_000])
+    assert tick_texts(page, "return_mean_100", "x") == ["1k", "10k"]
+    assert page.evaluate("document.querySelector('.plot').data.at(-1).mode") == "lines"
+
+
 def test_one_point_has_one_tick(page: Page, watch: FakeWatch) -> None:
     run = make_run("CartPole-v1/ppo-single/one", env_steps=200)
     watch.add(run)
