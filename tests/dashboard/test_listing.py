@@ -183,16 +183,21 @@ def test_a_run_that_is_being_resumed_is_where_its_checkpoint_is(tmp_path: Path) 
         assert listing.run("resumed")["env_steps"] == 950
 
 
-def test_a_checkpoint_alone_is_a_run_with_what_it_has_learnt(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "state"), [("3", {"held": {"learner.env_steps": 900}}), ("best", {"env_steps": 900})]
+)
+def test_a_checkpoint_alone_is_a_run_with_what_it_has_learnt(
+    tmp_path: Path, name: str, state: dict[str, object]
+) -> None:
     """As one that was downloaded and unpacked."""
     run = make_run(tmp_path, "unpacked", returns=())
-    for name in ("summary.json", "metrics.jsonl", "evaluation.jsonl"):
-        (run / name).unlink(missing_ok=True)
+    for file in ("summary.json", "metrics.jsonl", "evaluation.jsonl"):
+        (run / file).unlink(missing_ok=True)
     listing = Listing(Root(tmp_path))
     listing.look()
     assert [(x["state"], x["env_steps"]) for x in listing.runs()] == [("empty", None)]
-    (run / "checkpoints" / "3").mkdir(parents=True)
-    (run / "checkpoints/3/state.json").write_text('{"held": {"learner.env_steps": 900}}')
+    (run / "checkpoints" / name).mkdir(parents=True)
+    (run / "checkpoints" / name / "state.json").write_text(json.dumps(state))
     listing.look()
     (found,) = listing.runs()
     assert (found["state"], found["env_steps"], found["problem"]) == ("killed", 900, None)
