@@ -1254,6 +1254,22 @@ def test_a_lost_connection_is_shown_and_found_again(page: Page, watch: FakeWatch
     expect(page.locator("#lost")).to_be_hidden()
 
 
+@pytest.mark.own_page
+def test_a_connection_that_has_fallen_silent_is_lost(page: Page, watch: FakeWatch) -> None:
+    """As that of a laptop that slept, whose tunnel hangs: nobody tells the browser that it is of no use any more."""
+    page.clock.install()
+    visit(page, "")
+    row(page, PONG).wait_for()
+    watch.runs[PONG] |= {"mean_return": 11.75}  # which nobody tells
+    page.clock.fast_forward(30_000)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    page.clock.fast_forward(40_000)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "lost")
+    page.clock.fast_forward(2_000)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    expect(row(page, PONG)).to_contain_text("11.75")
+
+
 def look_away(page: Page, *, hidden: bool) -> None:
     """Hide the tab, or show it again."""
     page.evaluate(
