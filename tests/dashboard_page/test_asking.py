@@ -118,7 +118,7 @@ def test_a_hidden_tab_asks_nothing(live: Page, root: Path, view: str) -> None:
     ("answer", "times"),
     [
         ("new TypeError('the connection was lost')", 2),
-        ("new Response('{\"error\": \"no\"}', { status: 409 })", 1),
+        ('new Response(\'{"error": "no"}\', { status: 409 })', 1),
     ],
 )
 def test_what_was_not_answered_is_asked_for_again_soon(page: Page, answer: str, times: int) -> None:

@@ -174,7 +174,9 @@ def test_a_run_is_named_in_the_table_with_the_keyboard(live: Page, root: Path) -
     assert "/run?" not in live.url
 
 
-def test_what_is_not_changed_in_the_dialog_stays_as_others_have_written_it(live: Page, root: Path) -> None:
+def test_what_is_not_changed_in_the_dialog_stays_as_others_have_written_it(
+    live: Page, root: Path
+) -> None:
     """In another tab, or by a program; of a note too long for the dialog the end is not seen there."""
     run = ids(root)[0]
     about(root, run, tags=["old"], note="short")
