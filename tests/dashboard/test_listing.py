@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import threading
@@ -13,6 +14,7 @@ from made_runs import made_runs
 from made_sweeps import working
 from scored_runs import make_run
 
+from gossamer.dashboard.events import Events
 from gossamer.dashboard.listing import Changes, Listing
 from gossamer.dashboard.root import Root
 from gossamer.record.files import LOCK
@@ -183,16 +185,42 @@ def test_a_run_that_is_being_resumed_is_where_its_checkpoint_is(tmp_path: Path) 
         assert listing.run("resumed")["env_steps"] == 950
 
 
-def test_a_checkpoint_alone_is_a_run_with_what_it_has_learnt(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "state"), [("3", {"held": {"learner.env_steps": 900}}), ("best", {"env_steps": 900})]
+)
+def test_a_checkpoint_alone_is_a_run_with_what_it_has_learnt(
+    tmp_path: Path, name: str, state: dict[str, object]
+) -> None:
     """As one that was downloaded and unpacked."""
     run = make_run(tmp_path, "unpacked", returns=())
-    for name in ("summary.json", "metrics.jsonl", "evaluation.jsonl"):
-        (run / name).unlink(missing_ok=True)
+    for file in ("summary.json", "metrics.jsonl", "evaluation.jsonl"):
+        (run / file).unlink(missing_ok=True)
     listing = Listing(Root(tmp_path))
     listing.look()
     assert [(x["state"], x["env_steps"]) for x in listing.runs()] == [("empty", None)]
-    (run / "checkpoints" / "3").mkdir(parents=True)
-    (run / "checkpoints/3/state.json").write_text('{"held": {"learner.env_steps": 900}}')
+    (run / "checkpoints" / name).mkdir(parents=True)
+    (run / "checkpoints" / name / "state.json").write_text(json.dumps(state))
     listing.look()
     (found,) = listing.runs()
     assert (found["state"], found["env_steps"], found["problem"]) == ("killed", 900, None)
+
+
+def test_a_page_is_told_now_and_then_that_it_is_still_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an event, as it cannot see comments: a connection that has fallen silent is lost."""
+    monkeypatch.setattr("gossamer.dashboard.events.ALIVE_SECONDS", 1.0)
+    events = Events(Listing(Root(tmp_path)))
+
+    async def stays() -> bool:
+        return False
+
+    async def told() -> list[bytes]:
+        stream = events.stream(stays)
+        found = [await anext(stream), await anext(stream)]
+        await stream.aclose()
+        return found
+
+    first, second = asyncio.run(told())
+    assert b"event: version" in first
+    assert second == b"event: alive\ndata: 1\n\n"

@@ -33,6 +33,21 @@ def test_a_confirmation_of_the_best_policy_is_no_point_of_the_curve(tmp_path: Pa
     assert found.y.tolist() == [10.0, 20.0]
 
 
+def test_a_row_with_words_in_place_of_a_number_has_no_point_over_that_number_alone(
+    tmp_path: Path,
+) -> None:
+    """Columns that were read at other times have all the same rows."""
+    rows = [{"env_steps": x, "updates": x, "loss": 1.0} for x in range(4)]
+    rows[1]["updates"] = "one"  # type: ignore[assignment]
+    write(tmp_path / "run", "metrics.jsonl", rows)
+    root = Root(tmp_path)
+    columns = Columns(root)
+    for axis, wanted in (("env_steps", [0, 1, 2, 3]), ("updates", [0, 2, 3])):
+        found = read_series(root, columns, "run", "loss", axis)  # type: ignore[arg-type]
+        assert found.x[np.isfinite(found.x)].tolist() == wanted
+    columns.close()
+
+
 def test_a_resume_from_an_earlier_checkpoint_takes_the_place_of_what_was_lost(
     tmp_path: Path,
 ) -> None:

@@ -32,6 +32,7 @@ KINDS = {
     ".css": "text/css",
     ".svg": "image/svg+xml",
 }
+ALIVE_SECONDS = 15.0
 STEPS = 200
 """Env steps of a row."""
 METRICS = {
@@ -792,12 +793,18 @@ class Handler(BaseHTTPRequestHandler):
         watch.listeners.add(listener)
         try:
             self.wfile.write(f"event: version\ndata: {watch.version}\n\n".encode())
-            while (said := listener.get()) is not None:
+            while (said := self.heard(listener)) is not None:
                 self.wfile.write(said.encode())
         except OSError:
             pass
         finally:
             watch.listeners.discard(listener)
+
+    def heard(self, listener: queue.SimpleQueue[str | None]) -> str | None:
+        try:
+            return listener.get(timeout=ALIVE_SECONDS)
+        except queue.Empty:
+            return "event: alive\ndata: 1\n\n"
 
     def do_POST(self) -> None:
         query = {key: values[0] for key, values in parse_qs(urlsplit(self.path).query).items()}

@@ -112,3 +112,37 @@ def test_a_hidden_tab_asks_nothing(live: Page, root: Path, view: str) -> None:
         live.evaluate(HIDE, False)
         live.clock.fast_forward(1_000)
         until_asked(live, f"api/{view}", 2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "times"),
+    [
+        ("new TypeError('the connection was lost')", 2),
+        ('new Response(\'{"error": "no"}\', { status: 409 })', 1),
+    ],
+)
+def test_what_was_not_answered_is_asked_for_again_soon(page: Page, answer: str, times: int) -> None:
+    """As after a tunnel that has hung for minutes before it broke; a server that refuses has worked meanwhile."""
+    page.goto("/#/runs")
+    asked = page.evaluate(
+        f"""async () => {{
+            const answer = {answer};"""
+        """
+            const { Asking } = await import("/static/asking.js");
+            let [at, asked] = [0, 0];
+            performance.now = () => at;
+            window.fetch = async () => {
+                asked += 1;
+                at += 120_000;
+                if (answer instanceof Error) throw answer;
+                return answer;
+            };
+            const asking = new Asking(1, (ask) => ask("api/compare").catch(() => {}));
+            await asking.now();
+            asking.soon();
+            await new Promise((done) => setTimeout(done, 200));
+            asking.stop();
+            return asked;
+        }"""
+    )
+    assert asked == times

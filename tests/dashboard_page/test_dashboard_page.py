@@ -515,7 +515,7 @@ def test_long_numbers_are_told_in_full_where_one_points(page: Page, watch: FakeW
     expect(group).to_have_attribute("title", f"[{rate}]")
 
 
-def test_a_setting_that_no_run_has_is_told_with_the_one_that_was_meant(page: Page) -> None:
+def test_a_setting_that_no_run_has_is_told_with_the_one_that_was_meant(page: Page, watch: FakeWatch) -> None:  # fmt: skip
     visit(page, "#/runs?search=lr>0.0003")
     expect(page.locator(".none")).to_contain_text(
         "No column is called lr, nor a setting that differs among these runs; try learning_rate."
@@ -532,7 +532,10 @@ def test_a_setting_that_no_run_has_is_told_with_the_one_that_was_meant(page: Pag
     for fits in ("environment=pong", "environment=pong age<9999d", "environment=pong age>1s"):
         search.fill(fits)
         expect(page.locator("main > .sr[aria-live]")).to_have_text("1 run")
-    for known in ("run=nothing", "steps/s>1e12", "age<0"):
+    for run in watch.runs.values():  # before the first episode has ended
+        run["mean_return"] = None
+    page.reload()
+    for known in ("run=nothing", "steps/s>1e12", "age<0", "return>5"):
         search.fill(known)
         expect(page.locator(".none")).to_be_visible()
         expect(page.locator(".none")).not_to_contain_text("No column is called")
@@ -636,6 +639,15 @@ def test_ticks_of_logarithmic_axes_are_powers_in_one_line(page: Page, watch: Fak
         }"""
     )
     assert small == ["1e\u22124", "0.001", "0.01", "0.1", "1", "10", "100", "1k", "10k"][::2]
+
+
+def test_a_zoom_from_0_on_begins_a_logarithmic_axis_with_the_first_row(page: Page) -> None:
+    """There is nothing to be seen below, and 300 powers of ten of it."""
+    visit(page, curves("return_mean_100", runs=SEEDS[:1], more="&stat=runs&zoom=0,20000&xlog=1"))
+    drawn(page, "return_mean_100")
+    assert 10 ** np.array(x_ranges(page)[0]) == pytest.approx([200, 20_000])
+    assert tick_texts(page, "return_mean_100", "x") == ["1k", "10k"]
+    assert page.evaluate("document.querySelector('.plot').data.at(-1).mode") == "lines"
 
 
 def test_one_point_has_one_tick(page: Page, watch: FakeWatch) -> None:
@@ -1240,6 +1252,22 @@ def test_a_lost_connection_is_shown_and_found_again(page: Page, watch: FakeWatch
     expect(page.locator("#connection")).to_have_attribute("data-state", "live")
     expect(row(page, PONG)).to_contain_text("11.75")
     expect(page.locator("#lost")).to_be_hidden()
+
+
+@pytest.mark.own_page
+def test_a_connection_that_has_fallen_silent_is_lost(page: Page, watch: FakeWatch) -> None:
+    """As that of a laptop that slept, whose tunnel hangs: nobody tells the browser that it is of no use any more."""
+    page.clock.install()
+    visit(page, "")
+    row(page, PONG).wait_for()
+    watch.runs[PONG] |= {"mean_return": 11.75}  # which nobody tells
+    page.clock.fast_forward(30_000)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    page.clock.fast_forward(40_000)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "lost")
+    page.clock.fast_forward(2_000)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
+    expect(row(page, PONG)).to_contain_text("11.75")
 
 
 def look_away(page: Page, *, hidden: bool) -> None:

@@ -174,6 +174,24 @@ def test_a_run_is_named_in_the_table_with_the_keyboard(live: Page, root: Path) -
     assert "/run?" not in live.url
 
 
+def test_what_is_not_changed_in_the_dialog_stays_as_others_have_written_it(
+    live: Page, root: Path
+) -> None:
+    """In another tab, or by a program; of a note too long for the dialog the end is not seen there."""
+    run = ids(root)[0]
+    about(root, run, tags=["old"], note="short")
+    visit(live, f"#/run?run={quote(run)}")
+    live.get_by_role("button", name="Name and tags").click()
+    expect(live.locator("dialog textarea")).to_have_value("short")
+    written = "a long afternoon " * 400
+    about(root, run, name="named elsewhere", tags=["old"], note=written)
+    live.get_by_label("Tags, with commas between them").fill("new")
+    live.get_by_role("button", name="Save", exact=True).click()
+    expect(live.get_by_role("dialog")).to_have_count(0)
+    held = json.loads((root / run / ABOUT).read_text())
+    assert held == {"name": "named elsewhere", "tags": ["new"], "note": written, "archived": False}
+
+
 def test_what_cannot_be_kept_is_told_where_it_was_typed(live: Page, root: Path) -> None:
     run = ids(root)[0]
     visit(live, f"#/run?run={quote(run)}")

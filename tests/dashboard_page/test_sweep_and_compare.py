@@ -321,6 +321,20 @@ def test_a_walk_through_trials_goes_on_when_a_live_sweep_is_drawn_anew(other: Pa
         expect(other.locator("h1 summary")).to_have_text("widths")
 
 
+def test_a_sweep_that_is_deleted_while_one_looks_is_told(pages: Pages, changing: tuple[Path, str], folder: Path) -> None:  # fmt: skip
+    sweep = make_sweep(folder)
+    add_trial(sweep, 0, [20.0])
+    make_sweep(folder, "sweeps/widths")
+    with opened(pages, changing[1], allowed="404") as other:
+        visit(other, sweep_in(folder))
+        expect(rows(other)).to_have_count(1)
+        shutil.rmtree(sweep)
+        expect(other.locator(".nothing")).to_contain_text("There is no such sweep")
+        other.get_by_role("link", name="Show").click()
+        expect(other).not_to_have_url(re.compile("rates"))
+        expect(other.locator("h1 summary")).to_be_visible()
+
+
 def test_a_sweep_at_its_end_tells_how_to_try_failed_trials_again(other: Page, folder: Path) -> None:  # fmt: skip
     summary = {"exit_reason": "failed: the loss was not finite 100 times", "exit": {"kind": "failed", "cause": "the loss was not finite 100 times"}}  # fmt: skip
     for name, trials in (("ended", 3), ("left", 4)):

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 from sessions import Session
 
 from gossamer import cli
-from gossamer.config import resolve
+from gossamer.config import resolve, to_dict
 from gossamer.errors import ConfigError
 from gossamer.record.files import take_lock
 from gossamer.sweep.file import read_sweep
@@ -266,6 +267,29 @@ def test_wrong_seeds_are_one_line(words: list[str], told: str, here: Path, capsy
     assert told in err
     assert err.count("\n") == 1
     assert list(here.iterdir()) == []
+
+
+@pytest.mark.parametrize("folder", ["mine", None])
+def test_seeds_go_on_that_were_trained_before_a_setting_came(
+    folder: str | None, here: Path, capsys: Any
+) -> None:
+    words = ["train", "CartPole-v1", "--seeds", "1", "--total-env-steps", "600"]
+    words += ["--run-folder", folder] if folder else []
+    place = Path(folder or "runs/CartPole-v1/ppo-single/20260101-120000-seeds")
+    (place / "s1").mkdir(parents=True)
+    config, _ = resolve(given={"env_id": "CartPole-v1", "total_env_steps": 600})
+    made = to_dict(replace(config, seed=0))
+    del made["patience_seconds"], made["evaluation"]["video"]
+    (place / "seeds.json").write_text(json.dumps(made))
+    (place / "s1" / "summary.json").write_text('{"exit_reason": "done: total_env_steps reached"}')
+    assert cli.main(words) == 0
+    assert "1 of 1 seeds are done already" in capsys.readouterr().err
+    held = json.loads((place / "seeds.json").read_text())
+    held["total_env_steps"] = 700
+    (place / "seeds.json").write_text(json.dumps(held))
+    if folder:
+        assert cli.main(words) == 2
+        assert "runs with other settings (total_env_steps)" in capsys.readouterr().err
 
 
 def test_a_second_command_leaves_seeds_that_train_to_the_first(here: Path, capsys: Any) -> None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 import msgspec
 import numpy as np
 
+from gossamer.dashboard.root import last_bytes
 from gossamer.record.metrics import MAX_ROW_BYTES, parse_row
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class _Held:
 
     inode: int
     end: int = 0
+    last: bytes = b""
+    """Read just before `end`."""
     columns: dict[str, list[Numbers]] = field(default_factory=dict[str, Any])
     num_bytes: int = 0
 
@@ -119,7 +122,7 @@ class Columns:
                 with self._lock:
                     if not wait:
                         self._want(run, file, wanted)
-                    held = self._current(run, file, status)
+                    held = self._current(run, file, handle)
                     old = [name for name in wanted if name in held.columns]
                     left = status.st_size - (held.end if len(old) == len(wanted) else 0)
                     fits = self._fits(run, file, wanted, status.st_size)
@@ -138,11 +141,11 @@ class Columns:
         self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _current(self, run: str, file: str, status: os.stat_result) -> _Held:
+    def _current(self, run: str, file: str, handle: BinaryIO) -> _Held:
         """Return what is held of a file; nothing of one that was replaced, or cut."""
-        held = self._held.get((run, file))
-        if held is None or held.inode != status.st_ino or held.end > status.st_size:
-            held = self._held[run, file] = _Held(status.st_ino)
+        held, inode = self._held.get((run, file)), os.fstat(handle.fileno()).st_ino
+        if held is None or held.inode != inode or held.last != last_bytes(handle, held.end):
+            held = self._held[run, file] = _Held(inode)
         self._held.move_to_end((run, file))
         return held
 
@@ -150,21 +153,21 @@ class Columns:
         self, handle: BinaryIO, run: str, file: str, names: list[str], status: os.stat_result
     ) -> dict[str, Numbers]:
         with self._lock:
-            held = self._current(run, file, status)
+            held = self._current(run, file, handle)
             end, old = held.end, list(held.columns)
         new = [name for name in names if name not in old]
         # What others read meanwhile is read twice, and kept once.
         first, _ = _decoded(handle, 0, end, new) if new and end else ({}, 0)
         more, reached = _decoded(handle, end, status.st_size, [*old, *new])
         with self._lock:
-            held = self._current(run, file, status)
+            held = self._current(run, file, handle)
             if held.end == end and set(held.columns) == set(old):
                 for name in new:
                     held.columns[name] = [first[name]] if name in first else []
                 for name, column in more.items():
                     if len(column):
                         held.columns[name].append(column)
-                held.end = reached
+                held.end, held.last = reached, last_bytes(handle, reached)
                 held.num_bytes = sum(x.nbytes for xs in held.columns.values() for x in xs)
                 found = {name: _joined(held, name) for name in names}
                 self._make_room(run, file, new)
@@ -355,8 +358,8 @@ def _decoder(names: Sequence[str]) -> Callable[[bytes], list[Numbers]]:
 
 
 def _by_line(lines: bytes, names: Sequence[str]) -> list[Numbers]:
-    """Do the same for lines of which some are broken; those are skipped."""
-    rows = [row for x in lines.splitlines(keepends=True) if (row := parse_row(x)) is not None]
+    """Do the same for lines of which some are broken; these tell nothing, but are rows for other columns."""
+    rows = [parse_row(x) or {} for x in lines.splitlines(keepends=True) if x.strip()]
     return [_column(name, (row.get(name) for row in rows)) for name in names]
 
 

@@ -20,7 +20,7 @@ MAX_LOOK_SECONDS = 10.0
 SHARE_OF_TIME = 0.03
 """Of a core that looking may take: with thousands of runs it comes less often."""
 ALIVE_SECONDS = 15.0
-"""A comment is sent after so long without an event, so that a proxy does not hang up."""
+"""Another event is sent after so long without one: no proxy hangs up, and a page knows that it is still heard."""
 MAX_WAITING = 1000
 """Events that a page may be behind; one that does not read any more is dropped."""
 
@@ -89,7 +89,7 @@ class Events:
                     quiet += 1.0
                     if quiet >= ALIVE_SECONDS:
                         quiet = 0.0
-                        yield b": still there\n\n"
+                        yield b"event: alive\ndata: 1\n\n"
                     continue
                 if event is None:
                     return

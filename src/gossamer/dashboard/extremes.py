@@ -8,6 +8,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from gossamer.dashboard.root import last_bytes
 from gossamer.record.metrics import parse_row
 from gossamer.record.objectives import RETURN_OF
 from gossamer.system.reading import number
@@ -50,6 +51,8 @@ class _Seen:
 
     inode: int
     end: int = 0
+    last: bytes = b""
+    """Read just before `end`."""
     of_all: _Range = field(default_factory=_Range)
     own: _Range = field(default_factory=_Range)
     run: _Range = field(default_factory=_Range)
@@ -105,7 +108,11 @@ class RememberedExtremes:
         with file:
             status = os.fstat(file.fileno())
             seen = self._seen.get(run)
-            if seen is None or seen.inode != status.st_ino or seen.end > status.st_size:
+            if (
+                seen is None
+                or seen.inode != status.st_ino
+                or seen.last != last_bytes(file, seen.end)
+            ):
                 seen = self._seen[run] = _Seen(status.st_ino)
             self._seen.move_to_end(run)
             if len(self._seen) > MAX_REMEMBERED_RUNS:
@@ -122,6 +129,7 @@ class RememberedExtremes:
                 seen.own.take(number(row.get(OWN)))
                 seen.run.take(number(row.get(OF_THE_RUN)))
             seen.end = _whole_lines(file, seen.end, status.st_size)
+            seen.last = last_bytes(file, seen.end)
             return seen
 
 

@@ -194,7 +194,7 @@ def _read(
     if not config:
         state, problem = "damaged", _damage(files)
     elif not row and not running and ended is None:
-        if (saved := _last_saved(files)) is None:
+        if (saved := _last_saved(files) or env_steps_of(files, "best")) is None:
             state, problem = "empty", "it ended before it had learnt anything, and says not why"
         else:  # a checkpoint that was downloaded and unpacked
             row = {"env_steps": saved}

@@ -23,6 +23,8 @@ MAX_DEPTH = 6
 """Folders between the root and a run."""
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """With which a folder is opened: no link is followed."""
+LAST_BYTES = 256
+"""Of what was read of a file, which tell whether it is still the same one: a row or a part of it, with its time."""
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -207,6 +209,12 @@ class RunFiles:
     def running(self) -> bool:
         """Whether some process holds the run's lock."""
         return is_locked(LOCK, flags=_FILE, dir_fd=self._handle)
+
+
+def last_bytes(file: BinaryIO, end: int) -> bytes:
+    """Return the last bytes before a place in a file; they differ in another one that has got its name, and its inode too."""
+    begin = max(end - LAST_BYTES, 0)
+    return os.pread(file.fileno(), end - begin, begin)
 
 
 def signature_of(status: os.stat_result | None) -> tuple[int, ...] | None:

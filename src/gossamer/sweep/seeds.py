@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.compare.command import compare
 from gossamer.config import to_dict
+from gossamer.config.saved_settings import completed
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.exits import exit_of
 from gossamer.record.files import LOCK, take_lock, write_text
@@ -27,7 +28,7 @@ from gossamer.sweep.local_site import LocalSite
 from gossamer.sweep.pool import SETTINGS, PlannedRun, Pool, RunQueue
 from gossamer.sweep.presets import as_preset, refuse_moving
 from gossamer.sweep.sweep import stopped
-from gossamer.system.reading import expand
+from gossamer.system.reading import expand, mapping
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -114,11 +115,16 @@ def _folder_of(config: TrainConfig, identity: Any) -> Path:
     """Return the newest folder of seeds of these settings, or that of new ones."""
     made = RunFolder.path_of(config.env_id, config.algorithm.name, config.topology.name)
     for path in sorted(made.glob("*-seeds*"), reverse=True):
-        if table_in(FolderReader(path), SEEDS) == identity:
+        if _settings_of(table_in(FolderReader(path), SEEDS)) == identity:
             return path
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = (f"{stamp}-seeds{f'-{i}' if i > 1 else ''}" for i in itertools.count(1))
     return next(made / name for name in names if not (made / name).exists())
+
+
+def _settings_of(held: Any) -> dict[str, Any]:
+    """Return the settings that a folder of seeds holds; those that its version did not have are as they were before."""
+    return plain(completed(mapping(held)))
 
 
 def _refuse_another(folder: Path, identity: Any) -> None:
@@ -138,11 +144,11 @@ def _refuse_another(folder: Path, identity: Any) -> None:
             )
         return
     try:
-        held = json_in(FolderReader(folder), SEEDS, folder)
+        held = _settings_of(json_in(FolderReader(folder), SEEDS, folder))
     except ConfigError as error:
         raise ConfigError(f"{error}; name a new --run-folder") from None
     if held != identity:
-        names = [x for x in identity if not isinstance(held, dict) or held.get(x) != identity[x]]
+        names = [x for x in identity if held.get(x) != identity[x]]
         raise ConfigError(
             f"--run-folder {folder} holds runs with other settings ({', '.join(names)}); name a new folder"
         )

@@ -46,6 +46,8 @@ export function describe(run) {
   const name = el("input", { type: "text", class: "input", placeholder: run.folder_name ?? run.id, value: run.name === run.folder_name ? "" : run.name });
   const tags = el("input", { type: "text", class: "input", placeholder: "baseline, wide network", value: (run.tags ?? []).join(", ") });
   const note = el("textarea", { class: "input", rows: 5, value: run.note ?? "" });
+  const inputs = { name, tags, note };
+  const shown = new Map(Object.values(inputs).map((input) => [input, input.value]));
   const problem = el("p", { class: "problem", role: "alert", hidden: true });
   const save = el("button", { type: "submit", class: "button primary" }, "Save");
   const field = (label, input, ...more) => el("div", { class: "dialog-field" }, el("label", {}, el("span", {}, label), input), more);
@@ -64,8 +66,11 @@ export function describe(run) {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     save.disabled = true;
+    // What was not changed here may have been changed elsewhere meanwhile.
+    const changed = Object.entries(inputs).filter(([, input]) => input.value !== shown.get(input));
+    const said = changed.map(([key, { value }]) => [key, key === "tags" ? split(value) : value]);
     try {
-      await post("api/act", { act: "describe", run: run.id }, { name: name.value, tags: split(tags.value), note: note.value });
+      await post("api/act", { act: "describe", run: run.id }, Object.fromEntries(said));
       dialog.close();
     } catch (error) {
       problem.textContent = error.message;

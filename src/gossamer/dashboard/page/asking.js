@@ -34,7 +34,13 @@ export class Asking {
     let tookMs = 0;
     const ask = async (path, params) => {
       const began = performance.now();
-      const answer = await get(path, params, signal).finally(() => (tookMs += performance.now() - began));
+      let lost = false; // a server that is not reached does nothing meanwhile
+      const answer = await get(path, params, signal)
+        .catch((error) => {
+          lost = error.status === 0;
+          throw error;
+        })
+        .finally(() => (tookMs += lost ? 0 : performance.now() - began));
       signal.throwIfAborted(); // nobody waits for this answer any more
       return answer;
     };

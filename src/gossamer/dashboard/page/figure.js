@@ -279,12 +279,14 @@ export function figure(lines, view, { title = "", yTitle = "", legend = false } 
     fixedrange: false,
   };
   const ends = view.span ?? extent(lines, xLog);
-  const span = view.zoom ?? ends;
+  // A logarithmic axis has no place for 0: what is seen from there on begins with the first row.
+  const zoom = xLog && ends && view.zoom?.[0] <= 0 ? [Math.min(ends[0], view.zoom[1]), view.zoom[1]] : view.zoom;
+  const span = zoom ?? ends;
   const vertical = view.yZoom || !span ? { range: null, far: 0 } : seen(lines, span, view.yLog, view.whole);
   const xaxis = { ...axis, type: view.xKind === "time" ? "date" : xLog ? "log" : "linear", showgrid: false, ticks: "outside", ticklen: 4 };
   xaxis.title = { text: kind.title, font: { size: 11, color: quiet }, standoff: 6 };
-  if (view.zoom) {
-    const zoomed = view.zoom.map((value) => toAxis(view.xKind, value));
+  if (zoom) {
+    const zoomed = zoom.map((value) => toAxis(view.xKind, value));
     xaxis.range = xLog ? zoomed.map((value) => Math.log10(Math.max(value, Number.MIN_VALUE))) : zoomed;
   } else if (ends && ends[1] > ends[0]) {
     xaxis.range = ends.map((value) => (xLog ? Math.log10(value) : toAxis(view.xKind, value)));
@@ -307,7 +309,7 @@ export function figure(lines, view, { title = "", yTitle = "", legend = false } 
   const ground = legend ? themed("card") : "rgba(0,0,0,0)";
   return {
     far: vertical.far,
-    data: traces(lines, { ...view, xLog }),
+    data: traces(lines, { ...view, zoom, xLog }),
     layout: {
       font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12, color: ink },
       paper_bgcolor: ground,

@@ -11,7 +11,7 @@ const MISTYPED = 2; // letters
 const WORDS = /(?:[^\s"]|"[^"]*"?)+/g; // blanks between quotation marks belong to a word
 const COMPARISON = /^([^<>=!]+)(>=|<=|!=|=|>|<)(.*)$/;
 
-/** Return the value of a run's field or setting, by its name or the end of its dotted name; undefined: none has it. */
+/** Return the value of a run's field or setting, by its name or the end of its dotted name; null: not known; undefined: it has none. */
 export function valueOf(run, name) {
   if (name === "age") return run.started ? Date.now() / 1000 - run.started : undefined;
   const field = FIELDS[name] ?? name;
@@ -19,7 +19,7 @@ export function valueOf(run, name) {
   const settings = run.settings ?? {};
   if (name in settings) return settings[name];
   const found = Object.keys(settings).find((each) => each.endsWith(`.${name}`));
-  return found === undefined ? undefined : settings[found];
+  return found === undefined ? (run[field] === null ? null : undefined) : settings[found];
 }
 
 function words(typed) {

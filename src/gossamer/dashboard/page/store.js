@@ -5,6 +5,7 @@ import { isOffered, isReadable } from "./states.js";
 
 const HIDDEN_MS = 30_000;
 const HIDDEN_TAB = "the hidden tab that listens";
+const SILENT_MS = 50_000; // the server tells every fifteen seconds that it is there
 const RETRY_MS = [1000, 2000, 4000, 8000];
 
 class Store extends EventTarget {
@@ -18,6 +19,7 @@ class Store extends EventTarget {
   #listened = false; // a stream was opened before
   #retries = 0;
   #retry = 0;
+  #silent = 0;
   #hidden = 0;
   #seen = null; // aborted when somebody looks again
   #version = -1;
@@ -106,6 +108,20 @@ class Store extends EventTarget {
     this.#events?.close();
     this.#events = null;
     clearTimeout(this.#retry);
+    clearTimeout(this.#silent);
+  }
+
+  #lost() {
+    this.#connected("lost");
+    this.#close();
+    const wait = RETRY_MS[Math.min(this.#retries++, RETRY_MS.length - 1)];
+    this.#retry = setTimeout(() => this.#open(), wait);
+  }
+
+  // A tunnel may hang, as after a laptop has slept, and nobody tells the browser.
+  #heard() {
+    clearTimeout(this.#silent);
+    this.#silent = setTimeout(() => this.#lost(), SILENT_MS);
   }
 
   #open() {
@@ -126,12 +142,10 @@ class Store extends EventTarget {
       }
     });
     events.addEventListener("error", () => {
-      if (this.#events !== events) return;
-      this.#connected("lost");
-      this.#close();
-      const wait = RETRY_MS[Math.min(this.#retries++, RETRY_MS.length - 1)];
-      this.#retry = setTimeout(() => this.#open(), wait);
+      if (this.#events === events) this.#lost();
     });
+    for (const name of ["open", "version", "runs", "rows", "alive"]) events.addEventListener(name, () => this.#heard());
+    this.#heard();
     events.addEventListener("version", (event) => {
       // Of what came between the first answer and this stream nobody tells.
       if (this.#version >= 0 && JSON.parse(event.data) !== this.#version) this.load();

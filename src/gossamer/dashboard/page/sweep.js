@@ -96,8 +96,9 @@ export class SweepView {
       // Its end is told by no run.
       if (answer.live) this.#clock = setTimeout(() => this.#asking.soon(), LIVE_MS);
     } catch (error) {
-      if (error.name === "AbortError" || this.#answer) return;
       const missed = this.#state.sweep && error.status === 404;
+      if (error.name === "AbortError" || (this.#answer && !missed)) return;
+      this.#answer = null;
       this.#say(missed ? nothing("There is no such sweep", `${this.#state.sweep} is not below ${store.root}; it may have been moved or deleted.`, this.#others()) : nothing("The sweep cannot be read", error.message));
     }
   }
@@ -107,7 +108,7 @@ export class SweepView {
   }
 
   #others() {
-    const [newest] = this.#sweeps ?? [];
+    const newest = this.#sweeps?.find(({ id }) => id !== this.#state.sweep);
     return newest ? el("p", {}, el("a", { class: "button", href: address("sweep", { sweep: newest.id }) }, `Show ${newest.name}`)) : el("p", {});
   }
 
