@@ -47,7 +47,7 @@ class WandbLog:
                 dir=str(folder),
                 config=plain(config),
             )
-        except wandb.Error as error:
+        except (wandb.Error, ValueError) as error:  # of its own variables, such as WANDB_MODE
             why = " ".join(str(error).split())
             raise ConfigError(
                 f"--wandb: {why}; type: wandb login, or set WANDB_MODE=offline"
