@@ -37,7 +37,7 @@ from gossamer.record.readers import (
     table_in,
 )
 from gossamer.record.requests import take
-from gossamer.record.runs import find_run
+from gossamer.record.runs import find_run, is_run
 from gossamer.record.software import describe_machine, git_state, package_versions
 from gossamer.system.reading import clipped, expand, mapping, number, quoted, read_plain
 
@@ -118,6 +118,11 @@ class RunFolder:
             raise ConfigError(
                 f"--run-folder {shown} has other runs below it, such as {below[0]}, which would be hidden; "
                 f"name a new folder: --run-folder {quoted(f'{shown}/new')}"
+            )
+        above = Path(os.path.realpath(target)).parents if path else ()
+        if hides := next(filter(is_run, above), None):
+            raise ConfigError(
+                f"--run-folder {shown} is in the folder of a run, {hides}, which would hide it; name another folder"
             )
         try:
             if not path or not _holds_run(target) or never_learnt(target):
