@@ -81,8 +81,9 @@ class RunFolder:
 
     @property
     def shown(self) -> str:
-        """The path as it was named."""
-        return str(self.path if self._named_in is None else self.path.relative_to(self._named_in))
+        """The path as it was named, and as it may be typed in a command."""
+        path = self.path if self._named_in is None else self.path.relative_to(self._named_in)
+        return f"./{path}" if str(path) == "last" or str(path).startswith("-") else str(path)
 
     @classmethod
     def create(
