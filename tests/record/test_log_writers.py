@@ -133,13 +133,15 @@ def test_wandb_takes_the_project_of_its_own_variable_and_stays_there(
     assert (fake.settings[-1]["id"], fake.settings[-1]["project"]) == ("abc", "gossamer")
 
 
+@pytest.mark.parametrize("kind", [FakeWandb.Error, ValueError])
 def test_what_wandb_refuses_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
+    """What its own variables say, as WANDB_MODE, it refuses by an error of another package's."""
     fake = FakeWandb()
 
     def refuse(**_: Any) -> None:
-        raise fake.Error("api_key not configured (no-tty).\n call wandb.login")
+        raise kind("api_key not configured (no-tty).\n call wandb.login")
 
     monkeypatch.setattr(fake, "init", refuse)
     monkeypatch.setitem(sys.modules, "wandb", fake)

@@ -305,6 +305,18 @@ def test_a_path_object_is_the_run_itself(
         RunFolder.open(run.path.parent)
 
 
+@pytest.mark.parametrize("name", ["last", "-fast"])
+def test_a_folder_is_shown_as_it_may_be_typed_again(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Else the next command would be about the newest run, or take the name for an option."""
+    start(f"{root}/one", root)
+    monkeypatch.chdir(tmp_path)
+    run = start(name, root)
+    assert run.shown == f"./{name}"
+    assert RunFolder.open(run.shown).path == run.path
+
+
 @pytest.mark.parametrize("letters", [str, str.lower])
 def test_open_takes_any_part_that_fits_one_run(
     root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, letters: Any

@@ -165,6 +165,7 @@ FOLDERS = [
     ("train --resume run --total-env-steps 256 --env.episode-info", "no property episode_info"),
     ("train CartPole-v1 --run-folder run", "already holds a run; continue it with --resume run"),
     ("train CartPole-v1 --run-folder .", "--run-folder . has other runs below it, such as"),
+    ("train CartPole-v1 --run-folder run/new", "--run-folder run/new is in the folder of a run,"),
     ("train CartPole-v1 --run-folder file", "cannot write run folder file"),
     ("train CartPole-v1 --run-folder file/below", "cannot write run folder file/below"),
     ("train CartPole-v1 --run-folder /dev/null/run", "cannot write run folder /dev/null/run"),

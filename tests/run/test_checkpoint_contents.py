@@ -245,6 +245,13 @@ def test_what_a_checkpoint_cannot_hold_is_named() -> None:
         LearnerState.of({"learner.update": 1, "learner.mine": "text"})
 
 
+@pytest.mark.parametrize("own", [np.int64(3), np.float32(0.5), np.bool_(True)])
+def test_numbers_of_numpy_that_a_class_of_the_users_keeps_are_written(own: Any) -> None:
+    counts = {f"learner.{x}": 1 for x in ("update", "version", "env_steps", "own_env_steps")}
+    numbers = LearnerState.of({**counts, "learner.mine": own}).numbers
+    assert json.loads(json.dumps(numbers)) == {"learner.mine": own}
+
+
 @pytest.mark.parametrize(
     ("at", "name", "named"),
     [

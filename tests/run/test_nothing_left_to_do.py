@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -64,3 +65,18 @@ def test_a_finished_run_has_the_summary_of_its_last_checkpoint(
         assert found.summary["steps_per_second"] == 10.0
         assert found.summary["mean_return_last_100"] == 50.0
         assert found.summary["exit"] == DONE["exit"]
+
+
+def test_a_finished_run_is_told_as_such_where_its_summary_cannot_be_written(
+    supervise: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is full: the next command may write it."""
+
+    def refuse(name: str, content: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = supervise(FakePlacement([]))
+    monkeypatch.setattr(run.folder, "write_json", refuse)
+    found = find_end(replace(run.config, total_env_steps=50), run.folder, state_with(3))
+    assert found is not None
+    assert found.summary["env_steps"] == 50

@@ -1,4 +1,4 @@
-"""Runs whose rows go to a service that does not answer, or fails, as it is begun or closed."""
+"""Runs whose rows go to a service that does not answer, or fails, as it is begun, told or closed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def init(**_):
 
 class Run:
     def log(self, *_, **__):
-        pass
+        {logs}
 
     def finish(self):
         {ends}
@@ -54,7 +54,7 @@ def train(
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
 
     def train(env_id: str = "CartPole-v1", **how: str) -> tuple[int, str]:
-        written = SERVICE.format(**{"begins": "pass", "ends": "pass", **how})
+        written = SERVICE.format(**{"begins": "pass", "logs": "pass", "ends": "pass", **how})
         (tmp_path / "wandb.py").write_text(written)
         words = [env_id, "--run-folder", str(tmp_path / "run"), "--total-env-steps", "512"]
         code = cli.main(["train", *words, *QUICK, "--wandb", "--stop-within-seconds", "0.1"])
@@ -86,6 +86,18 @@ def test_a_service_that_fails_at_the_end_fails_the_run(train: Callable[..., Any]
     code, err = train(ends="raise RuntimeError('the service is gone')")
     assert code == 1
     assert "the service is gone" in err.splitlines()[-1]
+
+
+def test_a_service_that_fails_meanwhile_ends_no_run(
+    tmp_path: Path, train: Callable[..., Any]
+) -> None:
+    """Its process may have been killed: what it is told is in metrics.jsonl too."""
+    code, err = train(logs="raise OSError('no\\nconnection')", ends="raise OSError")
+    assert code == 0
+    told = "no more rows are sent to Weights & Biases in this session: no connection"
+    assert err.splitlines().count(told) == 1
+    assert summary_of(tmp_path / "run")["exit_reason"] == "done: total_env_steps reached"
+    assert told in (tmp_path / "run" / "log.txt").read_text()
 
 
 def test_who_has_stopped_a_run_before_it_began_is_told(

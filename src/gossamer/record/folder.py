@@ -37,7 +37,7 @@ from gossamer.record.readers import (
     table_in,
 )
 from gossamer.record.requests import take
-from gossamer.record.runs import find_run
+from gossamer.record.runs import find_run, is_run
 from gossamer.record.software import describe_machine, git_state, package_versions
 from gossamer.system.reading import clipped, expand, mapping, number, quoted, read_plain
 
@@ -81,8 +81,9 @@ class RunFolder:
 
     @property
     def shown(self) -> str:
-        """The path as it was named."""
-        return str(self.path if self._named_in is None else self.path.relative_to(self._named_in))
+        """The path as it was named, and as it may be typed in a command."""
+        path = self.path if self._named_in is None else self.path.relative_to(self._named_in)
+        return f"./{path}" if str(path) == "last" or str(path).startswith("-") else str(path)
 
     @classmethod
     def create(
@@ -118,6 +119,11 @@ class RunFolder:
             raise ConfigError(
                 f"--run-folder {shown} has other runs below it, such as {below[0]}, which would be hidden; "
                 f"name a new folder: --run-folder {quoted(f'{shown}/new')}"
+            )
+        above = Path(os.path.realpath(target)).parents if path else ()
+        if hides := next(filter(is_run, above), None):
+            raise ConfigError(
+                f"--run-folder {shown} is in the folder of a run, {hides}, which would hide it; name another folder"
             )
         try:
             if not path or not _holds_run(target) or never_learnt(target):

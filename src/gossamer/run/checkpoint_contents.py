@@ -72,9 +72,10 @@ class LearnerState(msgspec.Struct, frozen=True):
             RunFailed: something else is among them, as a class of the user's may keep.
         """
         tensors = {name: x.detach() for name, x in entries.items() if isinstance(x, Tensor)}
-        plain = {name: x for name, x in entries.items() if name not in tensors}
+        rest = {name: x for name, x in entries.items() if name not in tensors}
+        plain = {name: x.item() if isinstance(x, np.generic) else x for name, x in rest.items()}
         for name, x in plain.items():
-            if not isinstance(x, bool | int | float | dict | np.number | np.bool_):
+            if not isinstance(x, bool | int | float | dict):
                 raise RunFailed(
                     f"a checkpoint cannot hold {name}, which is {type(x).__name__}: tensors and numbers alone"
                 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,8 @@ def _summary(folder: RunFolder, state: RunState, ended: Exit, mean: float | None
             best_learner=state.policies.best_learner,
             ended=ended,
         )
-        folder.write_json("summary.json", summary)
+        with suppress(OSError):  # of a full disk
+            folder.write_json("summary.json", summary)
     return summary
 
 

@@ -127,7 +127,7 @@ class Recorder:
         if config.wandb:
             from gossamer.record.wandb_log import WandbLog
 
-            self._others.append(WandbLog(folder.path, folder.read_json("config.json")))
+            self._others.append(WandbLog(folder.path, folder.read_json("config.json"), self.say))
 
     def go_back(self, state: RecorderState | None) -> None:
         """Forget what came after a checkpoint (None: everything) within a session, but not its time."""
