@@ -8,12 +8,14 @@ import typing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.config import (
     TrainConfig,
+    as_read,
     explicit,
     from_dict,
     make_config,
@@ -474,6 +476,22 @@ def test_every_printed_name_can_be_set() -> None:
 def test_from_dict_refuses_what_it_does_not_know() -> None:
     with pytest.raises(ConfigError, match="did you mean seed"):
         from_dict({"sead": 1})
+
+
+def test_a_config_that_was_changed_in_python_is_read_as_settings_are(tmp_path: Path) -> None:
+    made = make_config("CartPole-v1", {"run_folder": str(tmp_path), "seed": 3, "lag": "0"})
+    policy = replace(made.policy, hidden_sizes=32)
+    given: dict[str, Any] = {"run_folder": tmp_path, "seed": np.int64(3), "lag": 0, "num_envs": 8.0}
+    read = as_read(replace(made, optimizer={"learning_rate": 1e-3}, policy=policy, **given))
+    wanted = {"optimizer": {"learning_rate": [1e-3]}, "policy": {"hidden_sizes": [32]}}
+    settings = {name: to_dict(made)[name] for name in given}
+    assert repr(read) == repr(make_config("CartPole-v1", {**settings, **wanted}))
+    for wrong, says in (
+        ({"env_id": None}, "env_id is null; it must be text"),
+        ({"replays": QueueSettings()}, r"replays\.name names no entry"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            as_read(replace(made, **wrong))
 
 
 def test_make_config_is_what_train_would_use() -> None:

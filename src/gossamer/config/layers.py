@@ -268,12 +268,15 @@ def _fitting(config: TrainConfig, origin: Mapping[str, str]) -> Iterator[Layer]:
         yield Layer(f"{before}, 0 for so few steps", {"optimizer": {"learn_start": 0}})
 
 
-def with_ratio(config: TrainConfig) -> TrainConfig:
-    """Turn the `replay_ratio` of a config that was built in Python into the fractions it stands for.
+def as_read(config: TrainConfig) -> TrainConfig:
+    """Return a config that was built in Python as `resolve` reads one: paths as text, numpy's numbers as Python's.
+
+    Its `replay_ratio` becomes the fractions it stands for.
 
     Raises:
-        ConfigError: there are replays with fractions too.
+        ConfigError: wrong type, out of range, or there are replays with fractions beside a ratio.
     """
+    config = merge(TrainConfig, [Layer("", as_written(config))])[0]
     if config.replay_ratio <= 0.0:
         return config
     if len(config.replays) > 1:
