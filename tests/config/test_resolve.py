@@ -254,6 +254,12 @@ def _made(path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize(("name", "text"), [("a.toml", "seed = 3"), ("a.json", '{"seed": 3}')])
+def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert make_config("x:y", presets=[str(tmp_path / name)]).seed == 3
+
+
 def test_whole_numbers_may_be_written_1e6_and_numbers_need_no_point(tmp_path: Path) -> None:
     file = write(tmp_path / "n.toml", "total_env_steps = 1e6\nstop_after_seconds = 5\n")
     config, _ = resolve({"env_id": "CartPole-v1", "num_envs": "1_0"}, configs=[file])

@@ -90,7 +90,7 @@ def _parse(path: Path, label: str) -> Tree:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{label}: cannot be read: {reason}") from None
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")  # editors of Windows write a mark in front
         held: Any = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except ValueError as error:
         kind, first = path.suffix[1:].upper(), str(error).splitlines()[0]
