@@ -216,6 +216,10 @@ def test_a_setting_of_another_kind_is_refused_with_its_owner() -> None:
         ("[[replays]]\nfracton = 1", "did you mean replays.0.fraction?"),
         ("[replays.3]\nfraction = 1", "replays.3 names no entry"),
         ("seed = ", "not valid TOML"),
+        (
+            "num-envs = 4\nnum_envs = 8",
+            "num_envs is given twice, as num-envs and num_envs; leave one of them out",
+        ),
     ],
 )
 def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, says: str) -> None:
@@ -252,6 +256,20 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def _made(path: Path) -> str:
     path.mkdir()
     return str(path)
+
+
+def test_a_setting_that_a_json_file_gives_twice_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.json", '{"env_id": "x:y", "algorithm": {"passes": 3, "passes": 4}}')
+    assert refusal(configs=[file]).endswith("a.json: not valid JSON: passes is given twice")
+
+
+def test_an_environment_that_python_names_twice_is_refused() -> None:
+    same = make_config("CartPole-v1", {"env_id": "CartPole-v1"})
+    assert same == make_config("CartPole-v1")
+    with pytest.raises(ConfigError, match=r"^env_id is Acrobot-v1, but the environment is CartPole"):
+        make_config("CartPole-v1", {"env_id": "Acrobot-v1"})
+    with pytest.raises(ConfigError, match=r"^settings: env holds settings of the environment; wri"):
+        make_config(settings={"env": "CartPole-v1"})
 
 
 @pytest.mark.parametrize(("name", "text"), [("a.toml", "seed = 3"), ("a.json", '{"seed": 3}')])

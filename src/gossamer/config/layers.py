@@ -109,7 +109,13 @@ def gather_layers(
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))
     if given:
         layers.append(Layer(GIVEN, given))
-    return [layer._replace(settings=nested(layer.settings)) for layer in layers]
+    layers = [layer.table("") for layer in layers]
+    for layer in layers:
+        if isinstance(layer.settings.get("env"), str):
+            raise ConfigError(
+                f"{layer.label}: env holds settings of the environment; write its id as env_id"
+            )
+    return layers
 
 
 def merge_layers(
@@ -373,7 +379,11 @@ def make_config(
     Raises:
         ConfigError: the settings contain a mistake, or the run does not exist.
     """
-    given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
+    given = {**(settings or {})}
+    if env_id and given.setdefault("env_id", env_id) != env_id:
+        raise ConfigError(
+            f"env_id is {given['env_id']}, but the environment is {env_id}; leave one of them out"
+        )
     if resume is not None:
         given = _beside_resume(given, resume)
     saved = saved_settings(resume, given=given, configs=presets, trust=trust)
