@@ -167,9 +167,8 @@ def _with_resumed_learners(suite: Layer, layers: Sequence[Layer]) -> list[Layer]
     """
     resumed, *above = layers
     asked = [x.settings["num_learners"] for x in above if "num_learners" in x.settings]
-    above = [
-        x.without("num_learners") if x.settings.get("num_learners") == AUTO else x for x in above
-    ]
+    if asked[-1:] == [AUTO]:
+        above = [x.without("num_learners") for x in above]
     presets = [x for x in above if x.label not in (COMMAND_LINE, GIVEN)]
     count = resumed.settings["num_learners"]
     if not presets or count == 1 or (asked and asked[-1] != AUTO):
