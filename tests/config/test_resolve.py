@@ -266,7 +266,9 @@ def test_a_setting_that_a_json_file_gives_twice_is_refused(tmp_path: Path) -> No
 def test_an_environment_that_python_names_twice_is_refused() -> None:
     same = make_config("CartPole-v1", {"env_id": "CartPole-v1"})
     assert same == make_config("CartPole-v1")
-    with pytest.raises(ConfigError, match=r"^env_id is Acrobot-v1, but the environment is CartPole"):
+    with pytest.raises(
+        ConfigError, match=r"^env_id is Acrobot-v1, but the environment is CartPole"
+    ):
         make_config("CartPole-v1", {"env_id": "Acrobot-v1"})
     with pytest.raises(ConfigError, match=r"^settings: env holds settings of the environment; wri"):
         make_config(settings={"env": "CartPole-v1"})
