@@ -263,6 +263,14 @@ def test_a_setting_that_a_json_file_gives_twice_is_refused(tmp_path: Path) -> No
     assert refusal(configs=[file]).endswith("a.json: not valid JSON: passes is given twice")
 
 
+def test_one_preset_needs_no_list_in_python(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    write(file, "seed = 3")
+    for one in (str(file), file):
+        assert make_config("CartPole-v1", presets=one).seed == 3
+    assert make_config(presets="pong") == make_config(presets=["pong"])
+
+
 def test_an_environment_that_python_names_twice_is_refused() -> None:
     same = make_config("CartPole-v1", {"env_id": "CartPole-v1"})
     assert same == make_config("CartPole-v1")

@@ -355,7 +355,7 @@ def make_config(
     env_id: str = "",
     settings: Mapping[str, Any] | None = None,
     *,
-    presets: Sequence[str] = (),
+    presets: Sequence[str] | str | os.PathLike[str] = (),
     resume: str | os.PathLike[str] | None = None,
     trust: bool = False,
 ) -> TrainConfig:
@@ -367,7 +367,7 @@ def make_config(
     Args:
         env_id: the environment's id; empty: the id that a preset or the resumed run names.
         settings: settings by field name, nested or dotted: `{"algorithm": {"name": "ppo"}, "algorithm.passes": 3}`.
-        presets: preset names or settings files (.toml or .json); later ones win.
+        presets: preset names or settings files (.toml or .json); later ones win. One needs no list.
         resume: a run to continue; settings that you do not give come from this run.
         trust: import the environment and parts that the resumed run names, even if it comes from another machine or
             user.
@@ -378,7 +378,8 @@ def make_config(
     Raises:
         ConfigError: the settings contain a mistake, or the run does not exist.
     """
-    given = {**(settings or {})}
+    given = nested(settings or {})
+    presets = [os.fspath(presets)] if isinstance(presets, (str, os.PathLike)) else presets
     if env_id and given.setdefault("env_id", env_id) != env_id:
         raise ConfigError(
             f"env_id is {given['env_id']}, but the environment is {env_id}; leave one of them out"

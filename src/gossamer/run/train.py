@@ -96,7 +96,7 @@ class TrainResult:
 def train(
     task: TrainConfig | str | Mapping[str, Any] = "",
     *,
-    presets: Sequence[str] = (),
+    presets: Sequence[str] | str | os.PathLike[str] = (),
     resume: str | os.PathLike[str] | None = None,
     trust: bool = False,
     torso: torch.nn.Module | None = None,
