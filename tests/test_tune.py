@@ -52,9 +52,10 @@ def test_where_nothing_is_faster_no_preset_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     target = tmp_path / "tuned.toml"
-    text = tuned(monkeypatch, target, {"num_envs": 1.02}, capsys)
+    text = tuned(monkeypatch, target, {"num_envs": 1.02, "env_threads": 2.0}, capsys)
     assert text.endswith("nothing that was tried is faster than the defaults; no preset written\n")
     assert not target.exists()
+    assert "env_threads" not in text, "which changes nothing of a simulator in Python"
 
 
 def test_later_runs_find_what_was_kept_for_the_machine(

@@ -195,6 +195,16 @@ def test_a_resumed_run_keeps_its_learners_though_a_preset_is_named_again(
     assert slower == replace(begun, optimizer=replace(begun.optimizer, learning_rate=(1e-4,)))
 
 
+def test_a_run_resumes_where_the_machine_decided_in_place_of_a_preset(on: Any) -> None:
+    asked = {"num_learners": "auto"}
+    on(2)
+    begun, _ = resolve(asked, configs=["gala_pong"])
+    assert begun.num_learners == 1, "the preset has two"
+    for cores in (2, 16):
+        on(cores)
+        assert resolve(asked, configs=["gala_pong"], resumed=to_dict(begun))[0] == begun
+
+
 def test_a_resumed_run_whose_learners_were_chosen_keeps_its_environments(on: Any) -> None:
     on(4)
     begun, _ = resolve({"num_learners": "2"}, configs=["pong"])

@@ -8,12 +8,14 @@ import typing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.config import (
     TrainConfig,
+    as_read,
     explicit,
     from_dict,
     make_config,
@@ -214,6 +216,10 @@ def test_a_setting_of_another_kind_is_refused_with_its_owner() -> None:
         ("[[replays]]\nfracton = 1", "did you mean replays.0.fraction?"),
         ("[replays.3]\nfraction = 1", "replays.3 names no entry"),
         ("seed = ", "not valid TOML"),
+        (
+            "num-envs = 4\nnum_envs = 8",
+            "num_envs is given twice, as num-envs and num_envs; leave one of them out",
+        ),
     ],
 )
 def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, says: str) -> None:
@@ -250,6 +256,36 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 def _made(path: Path) -> str:
     path.mkdir()
     return str(path)
+
+
+def test_a_setting_that_a_json_file_gives_twice_is_refused(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.json", '{"env_id": "x:y", "algorithm": {"passes": 3, "passes": 4}}')
+    assert refusal(configs=[file]).endswith("a.json: not valid JSON: passes is given twice")
+
+
+def test_one_preset_needs_no_list_in_python(tmp_path: Path) -> None:
+    file = tmp_path / "a.toml"
+    write(file, "seed = 3")
+    for one in (str(file), file):
+        assert make_config("CartPole-v1", presets=one).seed == 3
+    assert make_config(presets="pong") == make_config(presets=["pong"])
+
+
+def test_an_environment_that_python_names_twice_is_refused() -> None:
+    same = make_config("CartPole-v1", {"env_id": "CartPole-v1"})
+    assert same == make_config("CartPole-v1")
+    with pytest.raises(
+        ConfigError, match=r"^env_id is Acrobot-v1, but the environment is CartPole"
+    ):
+        make_config("CartPole-v1", {"env_id": "Acrobot-v1"})
+    with pytest.raises(ConfigError, match=r"^settings: env holds settings of the environment; wri"):
+        make_config(settings={"env": "CartPole-v1"})
+
+
+@pytest.mark.parametrize(("name", "text"), [("a.toml", "seed = 3"), ("a.json", '{"seed": 3}')])
+def test_files_may_begin_with_a_byte_order_mark(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    assert make_config("x:y", presets=[str(tmp_path / name)]).seed == 3
 
 
 def test_whole_numbers_may_be_written_1e6_and_numbers_need_no_point(tmp_path: Path) -> None:
@@ -474,6 +510,22 @@ def test_every_printed_name_can_be_set() -> None:
 def test_from_dict_refuses_what_it_does_not_know() -> None:
     with pytest.raises(ConfigError, match="did you mean seed"):
         from_dict({"sead": 1})
+
+
+def test_a_config_that_was_changed_in_python_is_read_as_settings_are(tmp_path: Path) -> None:
+    made = make_config("CartPole-v1", {"run_folder": str(tmp_path), "seed": 3, "lag": "0"})
+    policy = replace(made.policy, hidden_sizes=32)
+    given: dict[str, Any] = {"run_folder": tmp_path, "seed": np.int64(3), "lag": 0, "num_envs": 8.0}
+    read = as_read(replace(made, optimizer={"learning_rate": 1e-3}, policy=policy, **given))
+    wanted = {"optimizer": {"learning_rate": [1e-3]}, "policy": {"hidden_sizes": [32]}}
+    settings = {name: to_dict(made)[name] for name in given}
+    assert repr(read) == repr(make_config("CartPole-v1", {**settings, **wanted}))
+    for wrong, says in (
+        ({"env_id": None}, "env_id is null; it must be text"),
+        ({"replays": QueueSettings()}, r"replays\.name names no entry"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            as_read(replace(made, **wrong))
 
 
 def test_make_config_is_what_train_would_use() -> None:

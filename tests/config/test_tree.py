@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gossamer.algorithms.ppo import PPO
-from gossamer.config import TrainConfig, from_dict, own_parts, to_dict, validate
+from gossamer.config import TrainConfig, as_read, from_dict, own_parts, to_dict
 from gossamer.config.merging import Layer, merge
 from gossamer.config.tree import as_written
 from gossamer.errors import ConfigError
@@ -91,5 +91,5 @@ def test_a_class_that_a_program_hands_over_is_in_use() -> None:
     class Local(Mine):
         """A class that nothing could import."""
 
-    validate(TrainConfig("x:y", algorithm=Local()))
+    as_read(TrainConfig("x:y", algorithm=Local()))
     assert [*own_parts.IN_USE] == [Mine, Local]

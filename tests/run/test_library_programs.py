@@ -113,6 +113,8 @@ def test_a_resume_that_names_another_folder_is_refused(tmp_path: Path) -> None:
     for name in ("run_folder", "init_from"):
         with pytest.raises(ConfigError, match=f"{name} cannot be given with resume"):
             gossamer.train(resume=run, total_env_steps=128, **{name: tmp_path / "other"})
+        with pytest.raises(ConfigError, match=f"{name} cannot be given with resume"):
+            gossamer.make_config(settings={name.replace("_", "-"): "other"}, resume=run)
     assert not (tmp_path / "other").exists()
     # A program that begins a run or goes on with it gives both the same folder.
     given = {"run_folder": tmp_path / "run", "init_from": tmp_path / "other"}

@@ -12,11 +12,8 @@ import torch
 from runs import SMALL, rows_of, state_of
 
 from gossamer import cli
-from gossamer.algorithms.a2c import A2C
-from gossamer.config import TrainConfig, make_config, validate
-from gossamer.errors import ConfigError
+from gossamer.config import TrainConfig, make_config
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore, Score
-from gossamer.roles.optimizers import OptimizerConfig
 from gossamer.run.checkpoint_contents import policy_of
 from gossamer.run.load_policy import whose_in_words
 from gossamer.run.train import train
@@ -188,21 +185,6 @@ def test_a_run_saved_with_a_plain_number_is_resumed_unchanged(
     err = capsys.readouterr().err
     assert "changed: total_env_steps" in err
     assert "entropy_cost" not in err
-
-
-@pytest.mark.parametrize(
-    ("section", "name", "says"),
-    [
-        (A2C(entropy_cost=0.02), "algorithm", r"^algorithm\.entropy_cost is 0.02; .*: \(0.02,\)$"),
-        (OptimizerConfig(learning_rate=1e-3), "optimizer", r"^optimizer\.learning_rate is 0.001; "),
-    ],
-)
-def test_a_plain_number_where_learners_have_one_each_is_refused(
-    section: Any, name: str, says: str
-) -> None:
-    with pytest.raises(ConfigError, match=says) as caught:
-        validate(replace(make_config("CartPole-v1"), **{name: section}))
-    assert "\n" not in str(caught.value)
 
 
 def told_by_eval(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:

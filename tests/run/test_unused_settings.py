@@ -171,3 +171,27 @@ def test_what_has_an_effect_is_not_said_to_have_none(
     config = make_config(env_id, settings)
     spec = read_spec(env_id, config.env, 0, tries=False)
     assert unused_in_words(config, spec, [asked]) == []
+
+
+@pytest.mark.parametrize("weights", ["runs/first", "the resumed run"])
+def test_what_first_weights_are_drawn_by_changes_none_that_are_there(weights: str) -> None:
+    config = make_config("Pendulum-v1", {"policy.init_log_std": -2.0, "num_learners": 2})
+    spec = read_spec(config.env_id, config.env, 0, tries=False)
+    typed = ["policy.init_log_std", "same_start"]
+    assert unused_in_words(config, spec, typed) == []
+    (told,) = unused_in_words(config, spec, typed, weights)
+    assert told.startswith("policy.init_log_std -2.0 and same_start on change nothing: ")
+    assert told.endswith(f"learners begin with the weights of {weights}")
+    typed = ["policy.forget_bias"]
+    assert len(unused_in_words(config, spec, typed, weights)) == 1, "though there is no core either"
+
+
+def test_settings_of_first_weights_are_told_on_resume_and_with_init_from(tmp_path: Path) -> None:
+    first = tmp_path / "first"
+    assert told_by(first, CART, "--policy.core=lstm") == []
+    typed = ["--policy.forget-bias=4", "--policy.core=lstm"]
+    (told,) = told_by(tmp_path / "second", CART, f"--init-from={first}", *typed)
+    assert told.endswith(f"learners begin with the weights of {first}")
+    asked = [f"--resume={first}", "--total-env-steps=192", "--policy.forget-bias=4"]
+    assert cli.main(["train", *asked]) == 0
+    assert any("weights of the resumed run" in line for line in log_of(first))

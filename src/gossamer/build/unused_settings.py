@@ -18,17 +18,27 @@ if TYPE_CHECKING:
     from gossamer.spec import EnvSpec
 
 
-def unused_in_words(config: TrainConfig, spec: EnvSpec, asked: Collection[str]) -> list[str]:
+WEIGHTS = ["policy.init_log_std", "policy.forget_bias", "same_start"]
+"""Settings that matter for first weights alone."""
+
+
+def unused_in_words(
+    config: TrainConfig, spec: EnvSpec, asked: Collection[str], weights: str = ""
+) -> list[str]:
     """Return a line for each reason why something that was asked for changes nothing.
 
     Args:
         config: of the run.
         spec: of its environment.
         asked: dotted names of the settings that somebody typed.
+        weights: whose weights the learners begin with, in words; empty: new ones.
     """
     lines: list[str] = []
-    for names, why in _unused(config, spec):
-        typed = (name for name in names if name in asked)
+    left = {*asked}
+    learnt = [(WEIGHTS, f"learners begin with the weights of {weights}")] if weights else []
+    for names, why in (*learnt, *_unused(config, spec)):
+        typed = [name for name in names if name in left]
+        left.difference_update(typed)
         if idle := [f"{name} {_shown(config, name)}" for name in typed]:
             change = "changes" if len(idle) == 1 else "change"
             lines.append(f"{' and '.join(idle)} {change} nothing: {why}")

@@ -10,6 +10,7 @@ from gossamer.config.help import kinds as kinds
 from gossamer.config.help import train_help as train_help
 from gossamer.config.layers import FOR_REPLAYS as FOR_REPLAYS
 from gossamer.config.layers import RESUMED as RESUMED
+from gossamer.config.layers import as_read as as_read
 from gossamer.config.layers import explicit as explicit
 from gossamer.config.layers import from_dict as from_dict
 from gossamer.config.layers import gather_layers as gather_layers
@@ -17,7 +18,6 @@ from gossamer.config.layers import make_config as make_config
 from gossamer.config.layers import merge_layers as merge_layers
 from gossamer.config.layers import resolve as resolve
 from gossamer.config.layers import to_dict as to_dict
-from gossamer.config.layers import with_ratio as with_ratio
 from gossamer.config.names import nested as nested
 from gossamer.config.own_parts import refuse_unimportable as refuse_unimportable
 from gossamer.config.saved_settings import code_in as code_in

@@ -5,13 +5,12 @@ What a single setting may be stands at its field; what an algorithm or a topolog
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from gossamer.config import own_parts
-from gossamer.config.merging import Layer, merge
 from gossamer.config.names import flag
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import as_written, choices, fields_of
+from gossamer.config.tree import choices, fields_of
 from gossamer.errors import ConfigError
 from gossamer.system.importing import RAISED, failed
 from gossamer.system.reading import clipped, expand
@@ -49,7 +48,7 @@ def validate(config: TrainConfig) -> None:
 
 
 def check_ranges(config: TrainConfig) -> None:
-    """Refuse numbers, names and lists that no part of a run could take; also those of a run that is only looked at."""
+    """Refuse names and paths that no part of a run could take; also those of a run that is only looked at."""
     if not config.env_id.isprintable() or len(config.env_id) > MAX_ENV_ID:
         raise ConfigError(
             f"the environment's id is {clipped(config.env_id)!r}; it must be at most {MAX_ENV_ID} characters that can be "
@@ -59,7 +58,6 @@ def check_ranges(config: TrainConfig) -> None:
     expand(config.init_from, "; name a run: --init-from RUN")
     for i, replay in enumerate(config.replays):
         expand(getattr(replay, "path", ""), f"; choose another: --replays.{i}.path FOLDER")
-    merge(TrainConfig, [Layer("", as_written(config))])
 
 
 def _data_mistakes(config: TrainConfig) -> Iterator[str]:
@@ -147,10 +145,7 @@ def _learner_mistakes(config: TrainConfig) -> Iterator[str]:
     equal = topology.mixes == "gradients"
     for section, setting, values in config.per_learner():
         name = f"{section}.{setting}"
-        if not isinstance(values, (tuple, list)):
-            yield f"{name} is {values!r}; it must hold one value, or one per learner: ({values!r},)"
-            return
-        count = len(cast("tuple[float, ...]", values))
+        count = len(values)
         if count not in (1, size):
             each = fields_of(type(getattr(config, section)))[setting].default
             if count > 0 and size <= MAX_EXAMPLES:

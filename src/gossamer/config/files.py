@@ -90,8 +90,8 @@ def _parse(path: Path, label: str) -> Tree:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"{label}: cannot be read: {reason}") from None
     try:
-        text = content.decode()
-        held: Any = parse_json(text) if path.suffix == ".json" else parse_toml(text)
+        text = content.decode("utf-8-sig")  # editors of Windows write a mark in front
+        held: Any = parse_json(text, _unique) if path.suffix == ".json" else parse_toml(text)
     except ValueError as error:
         kind, first = path.suffix[1:].upper(), str(error).splitlines()[0]
         raise ConfigError(f"{label}: not valid {kind}: {first}") from None
@@ -101,10 +101,15 @@ def _parse(path: Path, label: str) -> Tree:
         )
     if not isinstance(held, dict):
         raise ConfigError(f'{label}: must hold an object of settings, for example {{"seed": 1}}')
-    tree = cast("Tree", held)
-    if isinstance(tree.get("env"), str):
-        raise ConfigError(f"{label}: env holds settings of the environment; write its id as env_id")
-    return tree
+    return cast("Tree", held)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> Tree:
+    """Return an object of a JSON file, in which no name stands twice."""
+    names = [name for name, _ in pairs]
+    if again := [name for i, name in enumerate(names) if name in names[:i]]:
+        raise ValueError(f"{again[0]} is given twice")
+    return dict(pairs)
 
 
 def how_to_translate(path: Path) -> str:

@@ -109,7 +109,13 @@ def gather_layers(
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))
     if given:
         layers.append(Layer(GIVEN, given))
-    return [layer._replace(settings=nested(layer.settings)) for layer in layers]
+    layers = [layer.table("") for layer in layers]
+    for layer in layers:
+        if isinstance(layer.settings.get("env"), str):
+            raise ConfigError(
+                f"{layer.label}: env holds settings of the environment; write its id as env_id"
+            )
+    return layers
 
 
 def merge_layers(
@@ -161,9 +167,8 @@ def _with_resumed_learners(suite: Layer, layers: Sequence[Layer]) -> list[Layer]
     """
     resumed, *above = layers
     asked = [x.settings["num_learners"] for x in above if "num_learners" in x.settings]
-    above = [
-        x.without("num_learners") if x.settings.get("num_learners") == AUTO else x for x in above
-    ]
+    if asked[-1:] == [AUTO]:
+        above = [x.without("num_learners") for x in above]
     presets = [x for x in above if x.label not in (COMMAND_LINE, GIVEN)]
     count = resumed.settings["num_learners"]
     if not presets or count == 1 or (asked and asked[-1] != AUTO):
@@ -268,12 +273,15 @@ def _fitting(config: TrainConfig, origin: Mapping[str, str]) -> Iterator[Layer]:
         yield Layer(f"{before}, 0 for so few steps", {"optimizer": {"learn_start": 0}})
 
 
-def with_ratio(config: TrainConfig) -> TrainConfig:
-    """Turn the `replay_ratio` of a config that was built in Python into the fractions it stands for.
+def as_read(config: TrainConfig) -> TrainConfig:
+    """Return a config that was built in Python as `resolve` reads one: paths as text, numpy's numbers as Python's.
+
+    Its `replay_ratio` becomes the fractions it stands for.
 
     Raises:
-        ConfigError: there are replays with fractions too.
+        ConfigError: wrong type, out of range, or there are replays with fractions beside a ratio.
     """
+    config = merge(TrainConfig, [Layer("", as_written(config))])[0]
     if config.replay_ratio <= 0.0:
         return config
     if len(config.replays) > 1:
@@ -347,7 +355,7 @@ def make_config(
     env_id: str = "",
     settings: Mapping[str, Any] | None = None,
     *,
-    presets: Sequence[str] = (),
+    presets: Sequence[str] | str | os.PathLike[str] = (),
     resume: str | os.PathLike[str] | None = None,
     trust: bool = False,
 ) -> TrainConfig:
@@ -359,7 +367,7 @@ def make_config(
     Args:
         env_id: the environment's id; empty: the id that a preset or the resumed run names.
         settings: settings by field name, nested or dotted: `{"algorithm": {"name": "ppo"}, "algorithm.passes": 3}`.
-        presets: preset names or settings files (.toml or .json); later ones win.
+        presets: preset names or settings files (.toml or .json); later ones win. One needs no list.
         resume: a run to continue; settings that you do not give come from this run.
         trust: import the environment and parts that the resumed run names, even if it comes from another machine or
             user.
@@ -370,7 +378,12 @@ def make_config(
     Raises:
         ConfigError: the settings contain a mistake, or the run does not exist.
     """
-    given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
+    given = nested(settings or {})
+    presets = [os.fspath(presets)] if isinstance(presets, (str, os.PathLike)) else presets
+    if env_id and given.setdefault("env_id", env_id) != env_id:
+        raise ConfigError(
+            f"env_id is {given['env_id']}, but the environment is {env_id}; leave one of them out"
+        )
     if resume is not None:
         given = _beside_resume(given, resume)
     saved = saved_settings(resume, given=given, configs=presets, trust=trust)

@@ -52,7 +52,10 @@ class Layer(NamedTuple):
         if not isinstance(self.settings, Mapping):
             wanted = "it must be a section of settings"
             raise ConfigError(f"{self.shown(dotted)} is {shown(self.settings)}; {wanted}")
-        return self._replace(settings=nested(cast("Tree", self.settings)))
+        try:
+            return self._replace(settings=nested(cast("Tree", self.settings)))
+        except ConfigError as error:
+            raise ConfigError(f"{self.label}: {error}".removeprefix(": ")) from error
 
 
 def merge(root: type[T], layers: Iterable[Layer]) -> tuple[T, dict[str, str]]:

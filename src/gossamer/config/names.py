@@ -73,9 +73,14 @@ def _differ(before: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
 
 def nested(above: Mapping[str, Any], below: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return a tree, over another, whose dotted names are nested, with underscores for hyphens."""
-    found = _copy(below or {})
+    found, spelt = _copy(below or {}), dict[str, str]()
     for name, value in above.items():
-        place(found, str(name).replace("-", "_"), value)
+        ours = str(name).replace("-", "_")
+        if spelt.setdefault(ours, name) != name:
+            raise ConfigError(
+                f"{ours} is given twice, as {spelt[ours]} and {name}; leave one of them out"
+            )
+        place(found, ours, value)
     return found
 
 

@@ -241,7 +241,11 @@ EXPLAINED = {
     ("num_policies",): (
         "{num_learners} with topology single trains that many independent policies, without population-based training"
     ),
-    ("restart_behavior", "reset_num_timesteps", "load_checkpoint"): (
+    ("config", "preset", "presets"): (
+        "presets are named on the command line by --config NAME, in Python by presets=[NAME]"
+    ),
+    ("seeds", "num_seeds", "n_seeds"): "several seeds are trained by gossamer train ENV --seeds N",
+    ("restart_behavior", "reset_num_timesteps", "load_checkpoint", "load", "resume_from"): (
         "{resume} RUN continues a run, up to {total_env_steps} in all; every other run needs a {run_folder} of its own"
     ),
     ("eval_freq", "evaluation_interval", "eval_interval", "eval_every"): (

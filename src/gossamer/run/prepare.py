@@ -171,7 +171,8 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
         checkpoint = checkpoint.only(tensors_of(everyone, replays=config.checkpoint_replay))
     told = refuse_what_memory_cannot_hold(here, spec, plan, processes, checkpoint, torso)
     typed = {name for name, label in asked.layers.items() if label.startswith(COMMAND_LINE)}
-    told = [*unused_in_words(config, spec, typed), *told]
+    weights = config.init_from if folder is None else "the resumed run"
+    told = [*unused_in_words(config, spec, typed, weights), *told]
     refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
     if state is not None:
         config = replace(config, init_from=str(before.get("init_from") or ""))

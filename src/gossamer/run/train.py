@@ -20,13 +20,13 @@ from gossamer.config import (
     FOR_REPLAYS,
     RESUMED,
     TrainConfig,
+    as_read,
     as_written,
     code_in,
     make_config,
     nested,
     to_dict,
     validate,
-    with_ratio,
 )
 from gossamer.errors import ConfigError, NeverBegan, RunFailed
 from gossamer.links.stopping import Stopped
@@ -96,7 +96,7 @@ class TrainResult:
 def train(
     task: TrainConfig | str | Mapping[str, Any] = "",
     *,
-    presets: Sequence[str] = (),
+    presets: Sequence[str] | str | os.PathLike[str] = (),
     resume: str | os.PathLike[str] | None = None,
     trust: bool = False,
     torso: torch.nn.Module | None = None,
@@ -204,7 +204,7 @@ def _train_watched(asked: Asked) -> TrainResult:
     """Train within its limits of time; a program's own handler hears of the signal that stopped it."""
     watch: Watch | None = None
     try:
-        config = with_ratio(asked.config)
+        config = as_read(asked.config)
         validate(config)
         ends_at = math.inf
         if config.stop_after_seconds:  # the clock of the day may be set

@@ -13,6 +13,7 @@ import shlex
 import stat
 import tomllib
 import unicodedata
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -60,9 +61,16 @@ def read_whole(file: BinaryIO, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     return content
 
 
-def parse_json(text: str | bytes) -> Any:
-    """Return the value that JSON spells; ValueError for anything that nobody writes on purpose."""
-    return _parsed(json.loads, text)
+def parse_json(
+    text: str | bytes, make: Callable[[list[tuple[str, Any]]], Any] | None = None
+) -> Any:
+    """Return the value that JSON spells; ValueError for anything that nobody writes on purpose.
+
+    Args:
+        text: JSON.
+        make: makes an object from its names and values; None: a dict.
+    """
+    return _parsed(partial(json.loads, object_pairs_hook=make), text)
 
 
 def parse_toml(text: str) -> dict[str, Any]:

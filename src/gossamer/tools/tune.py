@@ -19,6 +19,7 @@ from gossamer.config.cores import MAX_LEARNERS, MIXED, row_for
 from gossamer.config.machine_layers import learners_layers
 from gossamer.config.merging import Layer, merge
 from gossamer.envs.registry import read_spec
+from gossamer.envs.settings import is_native
 from gossamer.errors import ConfigError, NeverBegan, RunFailed
 from gossamer.machine import has_bf16, this_machine
 from gossamer.record.exits import exit_of
@@ -165,8 +166,9 @@ def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[Chan
     if pixels:
         for threads in {max(1, cores // 2), cores} - {plan.learner_threads}:
             yield {"learner_threads": threads}
-    for threads in {max(1, cores // 2), cores} - {plan.env_threads}:
-        yield {"env_threads": threads}
+    if is_native(config.env_id):  # others are stepped by their actor
+        for threads in {max(1, cores // 2), cores} - {plan.env_threads}:
+            yield {"env_threads": threads}
     for factor in (2, 0.5):
         if (n := int(plan.num_envs * factor)) >= config.algorithm.num_minibatches:
             yield {"num_envs": n}
