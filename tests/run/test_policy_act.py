@@ -160,6 +160,8 @@ def test_a_batch_acts_as_each_alone_would(tmp_path: Path, core: str) -> None:
         policy.act(rows[0, 0], state)
     with pytest.raises(ValueError, match="state is of 1 environments, obs of 3"):
         policy.act(rows[0], state, reward=0.0)
+    with pytest.raises(ValueError, match="obs holds no environment"):
+        policy.act(rows[0, :0], None)
     with pytest.raises(ValueError, match=r"obs has shape \(3,\); the environment's have \(2,\)"):
         policy.act(np.zeros(3, np.float32))
     with pytest.raises(ValueError, match="it is <U1, declared is float32"):

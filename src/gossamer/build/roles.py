@@ -277,7 +277,6 @@ def build_bundle(
     try:
         policy = build_policy(config, spec, torso, rank=rank).to(device_of(plan, rank))
         actors = team(policy) if team is not None else None
-        acting = build_inference_policy(policy, plan, policy.device)
         policy.set_precision(PRECISIONS[plan.precision])
         # Actors in other processes know more about what they wait for: they give up first.
         margin = TEAM_MARGIN_SECONDS if actors is not None and config.patience_seconds else 0.0
@@ -300,6 +299,7 @@ def build_bundle(
             actor = actors
         else:
             assert making is not None
+            acting = inference()
             groups, first_obs = making.result()
             roles.acting.parts += [envs.sign for envs in groups]
             actor = Actor(

@@ -83,6 +83,8 @@ class Policy(ActorCritic):
         form = self.interface.obs_format
         count = form.count(obs)
         alone, rows = count is None, 1 if count is None else count
+        if rows == 0:
+            raise ValueError("obs holds no environment; act needs at least one")
         batch: Any = form.empty(rows)
         try:
             if alone:
