@@ -118,10 +118,17 @@ def make_render_env(
             raise ConfigError(wanted) from error
         message = " ".join(str(why).split()) or type(why).__name__
         raise ConfigError(f"{env_id} cannot be rendered: {message}") from error
-    if render_mode == "rgb_array" and (picture is None or picture.ndim != 3):
+    if render_mode == "rgb_array" and not _is_picture(picture):
         env.close()
         raise ConfigError(wanted)
     return env
+
+
+def _is_picture(picture: NDArray[Any] | None) -> bool:
+    """Whether a video can be made of it; of one without two rows and columns it would be empty."""
+    if picture is None or picture.ndim != 3:
+        return False
+    return min(picture.shape[:2]) > 1 and picture.shape[2] <= 4
 
 
 class WatchedAtari(AtariEnvs):
