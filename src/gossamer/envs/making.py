@@ -20,7 +20,7 @@ from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.system.devices import default_device_kept
-from gossamer.system.importing import RAISED, as_module, failed, import_module
+from gossamer.system.importing import RAISED, as_module, failed, hidden_by, import_module
 from gossamer.system.reading import quoted
 
 if TYPE_CHECKING:
@@ -192,9 +192,10 @@ def _call_maker(
     maker = getattr(module, name, None)
     if not callable(maker):
         near = _nearest_maker(module, name)
+        meant = f"; did you mean {module.__name__}:{near}?" if near else ""
         raise ConfigError(
             f"{env_id} is not an environment: {module.__name__} neither registers an id {name} nor has "
-            f"a function of that name{f'; did you mean {module.__name__}:{near}?' if near else ''}"
+            f"a function of that name{hidden_by(module) or meant}"
         )
     parameters = _parameters(maker)
     needed = [
