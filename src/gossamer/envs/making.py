@@ -357,9 +357,9 @@ def _registered_ids() -> list[str]:
 
 
 def nearest_ids(env_id: str) -> list[str]:
-    """Return up to three known ids spelt like this one: those of the same name, newest first, then similar."""
-    known = known_ids()
-    if exact := [name for name in known if name != env_id and name.lower() == env_id.lower()]:
+    """Return up to three other known ids spelt like this one: those of the same name, newest first, then similar."""
+    known = [name for name in known_ids() if name != env_id]
+    if exact := [name for name in known if name.lower() == env_id.lower()]:
         return exact
     wanted = _bare_name(env_id)
     same = [name for name in known if _bare_name(name) == wanted]
