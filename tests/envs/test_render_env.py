@@ -97,6 +97,18 @@ def test_pictures_of_which_no_video_can_be_made_are_refused(monkeypatch, shape):
         make_render_env("counting_envs:Painted", EnvConfig(), 5)
 
 
+def test_what_would_be_shown_is_closed_where_ctrl_c_comes(monkeypatch):
+    def draw(_):
+        raise KeyboardInterrupt
+
+    closed = []
+    monkeypatch.setattr(Painted, "render", draw)
+    monkeypatch.setattr(Painted, "close", lambda env: closed.append(env))
+    with pytest.raises(KeyboardInterrupt):
+        make_render_env("counting_envs:Painted", EnvConfig(), 5)
+    assert len(closed) == 1
+
+
 def test_a_window_that_nobody_would_see_is_refused(monkeypatch):
     monkeypatch.setenv("DISPLAY", ":0")
     with pytest.raises(

@@ -108,8 +108,10 @@ def make_render_env(
     try:
         env.start(np.zeros(1, np.int64))
         picture = env.render()
-    except (ConfigError, RunFailed) as error:
+    except BaseException as error:
         env.close()
+        if not isinstance(error, (ConfigError, RunFailed)):
+            raise
         # What a user's environment or a graphics library raised, where it was a picture that failed.
         why = error.__cause__ if isinstance(error, ConfigError) and error.__cause__ else error
         if isinstance(why, gymnasium.error.DependencyNotInstalled) and "pygame" in str(why):
