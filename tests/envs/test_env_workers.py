@@ -12,6 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 
+import counting_envs
 import numpy as np
 import psutil
 import pytest
@@ -161,6 +162,16 @@ def test_those_that_were_made_are_closed_where_one_cannot_be(tmp_path, monkeypat
     settings = EnvConfig(workers=workers)
     with pytest.raises((ConfigError, RunFailed), match="no port is free"):
         make_vec_env("counting_envs:OfItsOwn", num_envs=6, seed=1, settings=settings)
+    assert not list(tmp_path.glob("*.lives"))
+
+
+def test_those_that_were_made_are_closed_where_ctrl_c_comes_before_the_last(tmp_path, monkeypatch):
+    """As in an evaluation, whose simulators are processes that take long to start."""
+    monkeypatch.setenv("SIMULATORS", str(tmp_path))
+    monkeypatch.setenv("SPOILT", "4")
+    monkeypatch.setattr(counting_envs, "RuntimeError", KeyboardInterrupt, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        make_vec_env("counting_envs:OfItsOwn", num_envs=6, seed=1, settings=EnvConfig())
     assert not list(tmp_path.glob("*.lives"))
 
 

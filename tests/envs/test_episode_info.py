@@ -72,6 +72,19 @@ def test_what_fails_in_telling_names_the_environment(workers):
     envs.close()
 
 
+@pytest.mark.parametrize("workers", [None, 2])
+def test_only_the_environment_whose_episode_is_over_is_asked(workers):
+    """Workers asked all of them, in the midst of their episodes, where some cannot tell or begin to count anew."""
+    envs = make("CountsReads", workers)
+    rolling = Rolling(envs).start()
+    told = []
+    for i, action in enumerate(random_actions(envs, 4)):
+        rolling.step(action)
+        told.append(envs.episode_info(i))
+    assert told == [{"reads": 1.0}] * 4
+    envs.close()
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -9,6 +9,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 from rolling import Rolling, assert_resumes, assert_same_rows, random_actions
 
+from gossamer.envs.making import nearest_ids
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.seeding import episode_seed
 from gossamer.envs.settings import EnvConfig
@@ -409,6 +410,11 @@ def test_a_name_is_suggested_whatever_its_version_is() -> None:
             read_spec("Plain-v3", EnvConfig())
     finally:
         del gymnasium.registry["Plain"]
+
+
+def test_an_id_that_cannot_be_made_is_not_suggested_itself():
+    """Its simulator may have moved, or need a package that is missing."""
+    assert nearest_ids("Ant-v3") == ["Ant-v5", "Ant-v4", "Ant-v2"]
 
 
 def test_a_limit_of_the_function_behind_an_id_is_kept(monkeypatch):

@@ -1,6 +1,7 @@
 import gymnasium
 import numpy as np
 import pytest
+from counting_envs import Painted
 from rolling import Rolling, assert_same_rows
 from wrong_envs import right
 
@@ -84,6 +85,28 @@ def test_pictures_of_fractions_are_refused():
     with pytest.raises(ConfigError, match=r"holds float64 from 0.1 to 0.1; it must be of uint8"):
         env.render()
     env.close()
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 3), (0, 0, 3), (3, 40, 60)])
+def test_pictures_of_which_no_video_can_be_made_are_refused(monkeypatch, shape):
+    """It was said to be written, and there was none, or one of two rows."""
+    monkeypatch.setattr(Painted, "render", lambda _: np.zeros(shape, np.uint8))
+    with pytest.raises(
+        ConfigError, match=r"that returns the picture \[height, width, 3\] as uint8"
+    ):
+        make_render_env("counting_envs:Painted", EnvConfig(), 5)
+
+
+def test_what_would_be_shown_is_closed_where_ctrl_c_comes(monkeypatch):
+    def draw(_):
+        raise KeyboardInterrupt
+
+    closed = []
+    monkeypatch.setattr(Painted, "render", draw)
+    monkeypatch.setattr(Painted, "close", lambda env: closed.append(env))
+    with pytest.raises(KeyboardInterrupt):
+        make_render_env("counting_envs:Painted", EnvConfig(), 5)
+    assert len(closed) == 1
 
 
 def test_a_window_that_nobody_would_see_is_refused(monkeypatch):

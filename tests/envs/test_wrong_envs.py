@@ -99,6 +99,18 @@ def test_a_module_in_this_folder_may_hold_the_environment(tmp_path, monkeypatch)
         read_spec("mygrid", DEFAULTS)
 
 
+def test_a_module_whose_name_another_has_is_told_to_be_renamed(tmp_path, monkeypatch):
+    """Of test.py it was said that it has no such function: Python has a module test of its own."""
+    monkeypatch.chdir(tmp_path)
+    said = "nor has a function of that name"
+    with pytest.raises(ConfigError, match=f"{said}$"):
+        read_spec("colorsys:make", DEFAULTS)
+    (tmp_path / "colorsys.py").write_text("def make(): ...")
+    file = r"/colorsys\.py, not the file colorsys\.py of this folder, which needs another name$"
+    with pytest.raises(ConfigError, match=f"{said}; colorsys is /.*{file}"):
+        read_spec("colorsys:make", DEFAULTS)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

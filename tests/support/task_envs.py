@@ -41,6 +41,17 @@ class Windy(Paying):
         }
 
 
+class CountsReads(Paying):
+    """Tells how often it was asked."""
+
+    reads = 0
+
+    @property
+    def episode_info(self):
+        self.reads += 1
+        return {"reads": self.reads}
+
+
 class Breaks(Windy):
     """Cannot tell of an episode that has gone on for five steps."""
 

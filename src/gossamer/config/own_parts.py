@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 from gossamer.config.suggestions import near
 from gossamer.config.values import expected
 from gossamer.errors import ConfigError
-from gossamer.system.importing import import_module, named_in
+from gossamer.system.importing import hidden_by, import_module, named_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -131,7 +131,9 @@ def find(name: str, base: type) -> type:
     classes = [key for key, x in held.items() if issubclass(x, base)]
     meant = near(class_name, classes, cutoff=0.5) or next(iter(classes), "")
     hint = f"; did you mean {module_name}:{meant}?" if meant else ""
-    raise ConfigError(f"{name} is not {kind}: {module_name} has no class {class_name}{hint}")
+    raise ConfigError(
+        f"{name} is not {kind}: {module_name} has no class {class_name}{hidden_by(module) or hint}"
+    )
 
 
 def _is_made_anew(part: type, name: str) -> bool:

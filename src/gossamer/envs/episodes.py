@@ -132,7 +132,7 @@ class Episodes:
             spaces = spaces_of(env_id, self.envs[0])
             self.obs, self.mask, self.action = formats_of(env_id, *spaces, settings)
             self._families = [Family(env_id, env, settings) for env in self.envs]
-        except RAISED:
+        except BaseException:  # Ctrl-C among them: some take long to make
             self.close()  # what has been made; a simulator may be a process of its own
             raise
         finally:

@@ -75,7 +75,7 @@ class GymEnvs:
                 self._settings,
                 unread_masks=self._episodes.unread_masks,
             )
-        except RAISED:
+        except BaseException:
             self.close()
             raise
         self._action: NDArray[Any] | None = None

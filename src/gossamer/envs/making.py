@@ -20,7 +20,7 @@ from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.system.devices import default_device_kept
-from gossamer.system.importing import RAISED, as_module, failed, import_module
+from gossamer.system.importing import RAISED, as_module, failed, hidden_by, import_module
 from gossamer.system.reading import quoted
 
 if TYPE_CHECKING:
@@ -192,9 +192,10 @@ def _call_maker(
     maker = getattr(module, name, None)
     if not callable(maker):
         near = _nearest_maker(module, name)
+        meant = f"; did you mean {module.__name__}:{near}?" if near else ""
         raise ConfigError(
             f"{env_id} is not an environment: {module.__name__} neither registers an id {name} nor has "
-            f"a function of that name{f'; did you mean {module.__name__}:{near}?' if near else ''}"
+            f"a function of that name{hidden_by(module) or meant}"
         )
     parameters = _parameters(maker)
     needed = [
@@ -356,9 +357,9 @@ def _registered_ids() -> list[str]:
 
 
 def nearest_ids(env_id: str) -> list[str]:
-    """Return up to three known ids spelt like this one: those of the same name, newest first, then similar."""
-    known = known_ids()
-    if exact := [name for name in known if name != env_id and name.lower() == env_id.lower()]:
+    """Return up to three other known ids spelt like this one: those of the same name, newest first, then similar."""
+    known = [name for name in known_ids() if name != env_id]
+    if exact := [name for name in known if name.lower() == env_id.lower()]:
         return exact
     wanted = _bare_name(env_id)
     same = [name for name in known if _bare_name(name) == wanted]

@@ -108,8 +108,10 @@ def make_render_env(
     try:
         env.start(np.zeros(1, np.int64))
         picture = env.render()
-    except (ConfigError, RunFailed) as error:
+    except BaseException as error:
         env.close()
+        if not isinstance(error, (ConfigError, RunFailed)):
+            raise
         # What a user's environment or a graphics library raised, where it was a picture that failed.
         why = error.__cause__ if isinstance(error, ConfigError) and error.__cause__ else error
         if isinstance(why, gymnasium.error.DependencyNotInstalled) and "pygame" in str(why):
@@ -118,10 +120,17 @@ def make_render_env(
             raise ConfigError(wanted) from error
         message = " ".join(str(why).split()) or type(why).__name__
         raise ConfigError(f"{env_id} cannot be rendered: {message}") from error
-    if render_mode == "rgb_array" and (picture is None or picture.ndim != 3):
+    if render_mode == "rgb_array" and not _is_picture(picture):
         env.close()
         raise ConfigError(wanted)
     return env
+
+
+def _is_picture(picture: NDArray[Any] | None) -> bool:
+    """Whether a video can be made of it; of one without two rows and columns it would be empty."""
+    if picture is None or picture.ndim != 3:
+        return False
+    return min(picture.shape[:2]) > 1 and picture.shape[2] <= 4
 
 
 class WatchedAtari(AtariEnvs):

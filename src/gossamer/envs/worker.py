@@ -293,8 +293,8 @@ def _answer(share: Share, envs: Stepped | None) -> bool:
     if name == "close":
         return False
     assert envs is not None
-    if name == "report":
-        share.requests.send(_report(envs))
+    if name in ("task", "info"):
+        share.requests.send(envs.task if name == "task" else _told(envs, *given))
         return True
     arrays, failure = share.arrays, ""
     rows = slice(share.first, share.first + share.num_envs)
@@ -322,13 +322,12 @@ def _tell(share: Share, failure: str = "") -> None:
         share.requests.send(failure)
 
 
-def _report(envs: Stepped) -> tuple[NDArray[np.int64], list[dict[str, float]], str]:
-    """Return each environment's task, what it tells, if anything, and the text of a failure."""
+def _told(envs: Stepped, i: int) -> dict[str, float] | str | None:
+    """Return what environment i tells of its episode, None where none ever tells anything, or the text of a failure."""
     try:
-        infos = [envs.info(i) for i in range(len(envs.task))] if envs.tells else []
+        return envs.info(i) if envs.tells else None
     except RunFailed as error:
-        return envs.task, [], str(error)
-    return envs.task, infos, ""
+        return str(error)
 
 
 def _why_not_made(env_id: str, error: BaseException) -> str:

@@ -345,7 +345,6 @@ class WorkerEnvs:
         self._crew: Crew | None = None
         self._asked: set[int] = set()  # workers that have not done yet what they were asked for
         self._tells = group.tells  # until the workers know better
-        self._reports: list[Any] | None = None  # of all workers, since the last step
 
     def join(self, crew: Crew, index: int) -> None:
         """Wait until a crew has made the environments, as its group `index`."""
@@ -388,7 +387,6 @@ class WorkerEnvs:
             self._request(i, ("begin", episodes[rows], None if logs is None else logs[rows]))
         # Replaying a log takes as long as the episode did, hence no time limit here.
         self._wait(RunFailed)
-        self._reports = None
         return self._obs
 
     def send(self, action: NDArray[Any]) -> None:
@@ -398,7 +396,6 @@ class WorkerEnvs:
     def send_parts(self, workers: Sequence[int], action: NDArray[Any]) -> None:
         """Begin a step in some workers, with their rows of actions [N, *action_shape]."""
         check_actions(action, self.num_envs, self.spec)
-        self._reports = None
         try:
             for i in workers:
                 rows = self.parts[i]
@@ -483,27 +480,25 @@ class WorkerEnvs:
         if not self._part.tasks.stride:
             first = self._part.first_env
             return np.array([self._part.tasks.number(first + i, 0) for i in range(self.num_envs)])
-        return np.concatenate([task for task, _, _ in self._ask()])
+        return np.concatenate([self._ask(i, "task") for i in range(len(self._requests))])
 
     def episode_info(self, env: int) -> dict[str, float]:
         """Return what an environment tells of its present episode."""
         if not self._tells:
             return {}
-        _, infos, failure = self._ask()[env // self._share_size]
-        if failure:
-            raise RunFailed(failure)
-        self._tells = bool(infos)
-        return infos[env % self._share_size] if infos else {}
+        worker, i = divmod(env, self._share_size)
+        told = self._ask(worker, "info", i)
+        if isinstance(told, str):
+            raise RunFailed(told)
+        self._tells = told is not None
+        return told or {}
 
-    def _ask(self) -> list[Any]:
-        if self._reports is None:
-            for i in range(len(self._requests)):
-                self._request(i, ("report",))
-            try:
-                self._reports = [pipe.recv() for pipe in self._requests]
-            except _LOST as error:
-                raise self._lost() from error
-        return self._reports
+    def _ask(self, worker: int, *what: Any) -> Any:
+        self._request(worker, what)
+        try:
+            return self._requests[worker].recv()
+        except _LOST as error:
+            raise self._lost() from error
 
     def _lost(self) -> EnvWorkerDied:
         for process in self._processes:

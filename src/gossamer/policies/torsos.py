@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from gossamer.errors import ConfigError
 from gossamer.policies.layers import conv2d, linear
 from gossamer.spec import leaves_of, map_obs
-from gossamer.system.importing import RAISED, failed, import_module, named_in
+from gossamer.system.importing import RAISED, failed, hidden_by, import_module, named_in
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -175,10 +175,11 @@ def own_torso(name: str, rows: Obs[Tensor], generator: torch.Generator | None) -
     """
     obs_shape = map_obs(_shape_of_one, rows)
     module_name, _, maker_name = name.rpartition(":")
-    maker = named_in(import_module(module_name, name, "a torso"), maker_name)
+    module = import_module(module_name, name, "a torso")
+    maker = named_in(module, maker_name)
     if not callable(maker):
         raise ConfigError(
-            f"{name} is not a torso: {module_name} has neither a class nor a function {maker_name}"
+            f"{name} is not a torso: {module_name} has neither a class nor a function {maker_name}{hidden_by(module)}"
         )
     with _seeded(generator):
         try:

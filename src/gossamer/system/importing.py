@@ -8,6 +8,7 @@ import os
 import re
 import sys
 import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
@@ -109,6 +110,18 @@ def named_in(module: ModuleType, name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part, None)
     return found
+
+
+def hidden_by(module: ModuleType) -> str:
+    """Return the hint that a file of this folder has a module's name, and another one was imported; nothing of others."""
+    file = Path(module.__name__.replace(".", "/") + ".py")
+    imported = getattr(module, "__file__", None)
+    if not file.is_file() or (imported and Path(imported).resolve() == file.resolve()):
+        return ""
+    return (
+        f"; {module.__name__} is {imported or 'a part of Python'}, not the file {file} of this folder, which needs another "
+        "name"
+    )
 
 
 def as_module(file: str) -> str:
