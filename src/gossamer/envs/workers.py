@@ -480,23 +480,24 @@ class WorkerEnvs:
         if not self._part.tasks.stride:
             first = self._part.first_env
             return np.array([self._part.tasks.number(first + i, 0) for i in range(self.num_envs)])
-        return np.concatenate([self._ask(i, "task") for i in range(len(self._requests))])
+        return np.concatenate(self._ask(range(len(self._requests)), "task"))
 
     def episode_info(self, env: int) -> dict[str, float]:
         """Return what an environment tells of its present episode."""
         if not self._tells:
             return {}
         worker, i = divmod(env, self._share_size)
-        told = self._ask(worker, "info", i)
+        (told,) = self._ask([worker], "info", i)
         if isinstance(told, str):
             raise RunFailed(told)
         self._tells = told is not None
         return told or {}
 
-    def _ask(self, worker: int, *what: Any) -> Any:
-        self._request(worker, what)
+    def _ask(self, workers: Sequence[int], *what: Any) -> list[Any]:
+        for i in workers:
+            self._request(i, what)
         try:
-            return self._requests[worker].recv()
+            return [self._requests[i].recv() for i in workers]
         except _LOST as error:
             raise self._lost() from error
 
