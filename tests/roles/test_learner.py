@@ -410,3 +410,61 @@ def test_what_an_algorithm_prepares_counts_as_learning():
     learner = make_learner(small_policy(), Slow(), *batches_of(1))
     learn(learner)
     assert learner.seconds["learn"] >= 0.2
+
+
+class Spoilt(PPO):
+    """PPO whose loss returns one thing in place of another."""
+
+    def loss(self, policy, batch, state):
+        return self.spoilt(*super().loss(policy, batch, state))
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "told"),
+    [
+        (
+            lambda loss, _: loss,
+            r"returns a tensor of shape \[\] and float32; it must return the loss and its metrics",
+        ),
+        (lambda _, metrics: (0.5, metrics), "returns as loss float"),
+        (
+            lambda loss, metrics: (loss.repeat(3), metrics),
+            r"returns as loss a tensor of shape \[3\]",
+        ),
+        (lambda loss, metrics: (loss.detach(), metrics), "returns a loss without gradients"),
+        (
+            lambda loss, metrics: (loss, {**metrics, "own/x": loss}),
+            r"reports own/x as a tensor .*; it must be \(sum, count\)",
+        ),
+        (
+            lambda loss, metrics: (loss, {**metrics, "own/x": (loss.repeat(3), 3)}),
+            r"reports own/x as \(a tensor of shape \[3\] and float32, int\)",
+        ),
+    ],
+)
+def test_a_loss_that_returns_something_else_is_told_as_such(spoilt, told):
+    algorithm = type("Mine", (Spoilt,), {"spoilt": staticmethod(spoilt)})()
+    learner = make_learner(small_policy(), algorithm, *batches_of(1))
+    with pytest.raises(RunFailed, match=f"loss of Mine {told}"):
+        learn(learner)
+
+
+@pytest.mark.parametrize(
+    "dealt", [[0, 1], torch.tensor([0, 20]), torch.tensor([-1]), torch.tensor([0.0])]
+)
+def test_columns_that_are_dealt_and_are_none_are_told_as_such(dealt):
+    class Mine(A2C):
+        def dealt(self, num_columns, num_online, state):
+            yield dealt
+
+    learner = make_learner(small_policy(), Mine(), *batches_of(1))
+    with pytest.raises(RunFailed, match=r"dealt of Mine .* int64 numbers from 0 to 3"):
+        learn(learner)
+
+
+@pytest.mark.parametrize("method", ["prepare", "part"])
+def test_a_batch_that_is_not_returned_is_told_as_such(method):
+    algorithm = type("Mine", (PPO,), {method: lambda *_: None})()
+    learner = make_learner(small_policy(), algorithm, *batches_of(1))
+    with pytest.raises(RunFailed, match=f"{method} of Mine returns NoneType; it must return"):
+        learn(learner)
