@@ -421,7 +421,7 @@ class Updates:
                 not isinstance(pair, tuple | list)
                 or len(pair) != 2
                 or not all(
-                    torch.is_tensor(x) and x.numel() == 1 or isinstance(x, int | float)
+                    (torch.is_tensor(x) and x.numel() == 1) or isinstance(x, int | float)
                     for x in pair
                 )
             ):
