@@ -160,6 +160,22 @@ def test_five_in_a_row_end_the_run():
         learner.learn_version()
 
 
+def test_where_no_update_was_ever_finite_the_learning_rate_is_not_blamed():
+    class Mine(A2C):
+        def loss(self, policy, batch, state):
+            loss, metrics = super().loss(policy, batch, state)
+            return loss * float("nan"), metrics
+
+    learner = make_learner(small_policy(), Mine(), *batches_of(1))
+    for _ in range(4):
+        learner.learn_version()
+    with pytest.raises(
+        RunFailed, match=r"until update 5; no update of the run was finite: "
+    ) as told:
+        learner.learn_version()
+    assert "learning-rate" not in str(told.value)
+
+
 def test_ppo_goes_on_after_a_skipped_update():
     good, bad = batches_of(2)
     algorithm = PPO(passes=2, num_minibatches=2, max_kl_nats=0.5)
@@ -364,11 +380,12 @@ def test_batches_in_a_row_that_are_not_finite_are_counted_across_a_resume():
 
 def test_rewards_that_are_finite_are_not_blamed():
     learner = make_learner(small_policy(), A2C(), *batches_of(1))
+    learner.learn_version()
     with torch.no_grad():
         learner.policy.value_head.bias.fill_(float("inf"))
     for _ in range(4):
         learner.learn_version()
-    with pytest.raises(RunFailed, match=r"until update 5; try a smaller --optimizer.learning-rate"):
+    with pytest.raises(RunFailed, match=r"until update 6; try a smaller --optimizer.learning-rate"):
         learner.learn_version()
 
 
