@@ -41,6 +41,7 @@ DEFAULTS = EnvConfig()
         ("leaves", r"fails in step: SystemExit: 0 .*wrong_envs.py, line \d+"),
         ("says_nothing", r"fails in step: Silent: \(its text cannot be read\) .*, line \d+"),
         ("unpacks", r"fails in step: ValueError: not enough values .*wrong_envs.py, line \d+"),
+        ("inverts", r"fails in step: LinAlgError: .*wrong_envs.py, line \d+"),
     ],
 )
 def test_a_broken_environment_is_refused_in_one_line(name, message):

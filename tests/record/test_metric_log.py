@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from gossamer.errors import RunFailed
 from gossamer.record import metrics as metrics_module
 from gossamer.record.metrics import (
     METRICS,
@@ -28,8 +29,13 @@ if TYPE_CHECKING:
 
 def test_an_unknown_metric_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
     log = MetricLog(tmp_path / "metrics.jsonl")
-    with pytest.raises(KeyError, match=r"learner/los is not in METRICS; did you mean learner/loss"):
-        log.write({"env_steps": 1, "learner/los": 1.0})
+    for name, hint in (("learner/los", "; did you mean learner/loss?"), ("weight", "")):
+        with pytest.raises(RunFailed) as failure:
+            log.write({"env_steps": 1, name: 1.0})
+        assert (
+            str(failure.value) == f"{name} is no metric of gossamer's{hint}; "
+            f"names of your own metrics begin with own/, as own/{name}"
+        )
     log.close()
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
 

@@ -160,6 +160,22 @@ def test_five_in_a_row_end_the_run():
         learner.learn_version()
 
 
+def test_where_no_update_was_ever_finite_the_learning_rate_is_not_blamed():
+    class Mine(A2C):
+        def loss(self, policy, batch, state):
+            loss, metrics = super().loss(policy, batch, state)
+            return loss * float("nan"), metrics
+
+    learner = make_learner(small_policy(), Mine(), *batches_of(1))
+    for _ in range(4):
+        learner.learn_version()
+    with pytest.raises(
+        RunFailed, match=r"until update 5; no update of the run was finite: "
+    ) as told:
+        learner.learn_version()
+    assert "learning-rate" not in str(told.value)
+
+
 def test_ppo_goes_on_after_a_skipped_update():
     good, bad = batches_of(2)
     algorithm = PPO(passes=2, num_minibatches=2, max_kl_nats=0.5)
@@ -364,11 +380,12 @@ def test_batches_in_a_row_that_are_not_finite_are_counted_across_a_resume():
 
 def test_rewards_that_are_finite_are_not_blamed():
     learner = make_learner(small_policy(), A2C(), *batches_of(1))
+    learner.learn_version()
     with torch.no_grad():
         learner.policy.value_head.bias.fill_(float("inf"))
     for _ in range(4):
         learner.learn_version()
-    with pytest.raises(RunFailed, match=r"until update 5; try a smaller --optimizer.learning-rate"):
+    with pytest.raises(RunFailed, match=r"until update 6; try a smaller --optimizer.learning-rate"):
         learner.learn_version()
 
 
@@ -410,3 +427,61 @@ def test_what_an_algorithm_prepares_counts_as_learning():
     learner = make_learner(small_policy(), Slow(), *batches_of(1))
     learn(learner)
     assert learner.seconds["learn"] >= 0.2
+
+
+class Spoilt(PPO):
+    """PPO whose loss returns one thing in place of another."""
+
+    def loss(self, policy, batch, state):
+        return self.spoilt(*super().loss(policy, batch, state))
+
+
+@pytest.mark.parametrize(
+    ("spoilt", "told"),
+    [
+        (
+            lambda loss, _: loss,
+            r"returns a tensor of shape \[\] and float32; it must return the loss and its metrics",
+        ),
+        (lambda _, metrics: (0.5, metrics), "returns as loss float"),
+        (
+            lambda loss, metrics: (loss.repeat(3), metrics),
+            r"returns as loss a tensor of shape \[3\]",
+        ),
+        (lambda loss, metrics: (loss.detach(), metrics), "returns a loss without gradients"),
+        (
+            lambda loss, metrics: (loss, {**metrics, "own/x": loss}),
+            r"reports own/x as a tensor .*; it must be \(sum, count\)",
+        ),
+        (
+            lambda loss, metrics: (loss, {**metrics, "own/x": (loss.repeat(3), 3)}),
+            r"reports own/x as \(a tensor of shape \[3\] and float32, int\)",
+        ),
+    ],
+)
+def test_a_loss_that_returns_something_else_is_told_as_such(spoilt, told):
+    algorithm = type("Mine", (Spoilt,), {"spoilt": staticmethod(spoilt)})()
+    learner = make_learner(small_policy(), algorithm, *batches_of(1))
+    with pytest.raises(RunFailed, match=f"loss of Mine {told}"):
+        learn(learner)
+
+
+@pytest.mark.parametrize(
+    "dealt", [[0, 1], torch.tensor([0, 20]), torch.tensor([-1]), torch.tensor([0.0])]
+)
+def test_columns_that_are_dealt_and_are_none_are_told_as_such(dealt):
+    class Mine(A2C):
+        def dealt(self, num_columns, num_online, state):
+            yield dealt
+
+    learner = make_learner(small_policy(), Mine(), *batches_of(1))
+    with pytest.raises(RunFailed, match=r"dealt of Mine .* int64 numbers from 0 to 3"):
+        learn(learner)
+
+
+@pytest.mark.parametrize("method", ["prepare", "part"])
+def test_a_batch_that_is_not_returned_is_told_as_such(method):
+    algorithm = type("Mine", (PPO,), {method: lambda *_: None})()
+    learner = make_learner(small_policy(), algorithm, *batches_of(1))
+    with pytest.raises(RunFailed, match=f"{method} of Mine returns NoneType; it must return"):
+        learn(learner)

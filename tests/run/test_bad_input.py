@@ -184,7 +184,11 @@ FOLDERS = [
     ("train --resume run --total-env-steps 512 --init-from run", "--init-from cannot be given"),
     ("train CartPole-v1 --init-from nowhere", "no run 'nowhere'"),
     ("train CartPole-v1 --init-from run --policy.hidden-sizes 8 8", "does not fit this network"),
-    ("train Acrobot-v1 --init-from run", "does not fit this network"),
+    (
+        "train Acrobot-v1 --init-from run",
+        "the environment has other actions than the policy learnt",
+    ),
+    ("train Blackjack-v1 --init-from run", "the environment's observations have another form than"),
     ("eval nowhere", "no run 'nowhere'"),
     ("eval run --checkpoint 999", "no checkpoint 999"),
     ("eval run --checkpoint best", "no checkpoint best"),

@@ -322,10 +322,13 @@ def test_what_is_no_algorithm_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("rows", "says"),
     [
-        ("({0: 1.0},)", "a row for each of 2 learners"),
+        ("({0: 1.0},)", "a row {rank: weight} for each of 2 learners"),
         ("({0: 1.0}, {1: 0.5})", "row 1 sums to 0.5"),
         ("({0: 1.5, 1: -0.5}, {1: 1.0})", "row 0 sums to 1; weights must be >= 0"),
         ("({0: 1.0}, {2: 1.0})", "row 1 names learner 2"),
+        ("({0: float('nan'), 1: 0.5}, {1: 1.0})", "row 0 sums to nan"),
+        ("{0: 1.0}, {1: 1.0}", "a row {rank: weight} for each of 2 learners"),
+        ("[[0.5, 0.5], [0.5, 0.5]]", "a row {rank: weight} for each of 2 learners"),
         ("({0: 1.0}, {0: 1 / 0})", "fails in turns: ZeroDivisionError"),
     ],
 )

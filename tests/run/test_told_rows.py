@@ -91,6 +91,17 @@ def test_a_row_of_a_moment_has_no_shares(monkeypatch):
     assert ["share/learn" in row for row in found] == [False, True, False]
 
 
+def test_a_last_row_of_no_new_version_tells_what_the_row_before_told():
+    """A function that is told rows and has stopped the run looks for the same names in the last one."""
+    group = group_of([0])
+    learner, rows = group.parts[0].learner, Rows(group)
+    found = []
+    for version, metrics in ((1, {"learner/loss": 2.0}), (1, {}), (2, {})):
+        learner.version, learner.take_metrics = version, lambda told=metrics: told
+        found += rows.make(last=True)
+    assert [row.get("learner/loss") for row in found] == [2.0, 2.0, None]
+
+
 def test_the_best_learner_is_one_with_a_score():
     assert best_of({}) is None
     assert best_of({0: float("nan"), 1: -3.0, 2: -2.0}) == 2

@@ -13,13 +13,14 @@ from runs import SMALL, log_of
 from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
 from gossamer.envs.settings import EnvConfig
+from gossamer.errors import RunFailed
 from gossamer.record.checkpoint import Score
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.run.mixing_facts import mixing_facts
 from gossamer.run.summary import summary_of
 from gossamer.run.train import train
-from gossamer.run.user_messages import ending, mixing_in_words, seen_and_done
+from gossamer.run.user_messages import ending, headline, mixing_in_words, seen_and_done
 
 
 def config(topology: dict[str, Any] | str, size: int, **settings: Any) -> TrainConfig:
@@ -213,3 +214,12 @@ def test_first_lines_tell_what_is_observed_where_that_is_several_arrays(tmp_path
     train(make_config("nested_envs:Vectors", given), quiet=True)
     told = log_of(tmp_path / "run")[:4]
     assert sum(line.startswith("observes ") for line in told) == 1
+
+
+def test_an_error_of_several_lines_is_told_once():
+    """Its last line is that of the traceback, which the first may hold already."""
+    raised = "ValueError: my bug"
+    several = f"Traceback:\n  File\n{raised}"
+    told = headline(RunFailed(f"a learner failed: {raised}\n{several}"))
+    assert told == f"a learner failed: {raised}"
+    assert headline(RunFailed(f"a learner failed\n{several}")) == f"a learner failed {raised}"

@@ -118,6 +118,14 @@ def unpacks():
     return Unpacks()
 
 
+def inverts():
+    class Inverts(Wrong):
+        def step(self, action):
+            return np.linalg.inv(np.zeros((2, 3)))
+
+    return Inverts()
+
+
 def no_reward():
     return Wrong(step=(np.zeros(3), None, False, False, {}))
 

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from gossamer.errors import RunFailed
 from gossamer.record.files import write_whole
 from gossamer.system.reading import mapping, open_plain
 
@@ -337,12 +338,14 @@ class MetricLog(JsonLog):
     """`metrics.jsonl`: rows of names from METRICS."""
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """Append one row; KeyError for a name that METRICS does not explain."""
+        """Append one row; RunFailed for a name that METRICS does not explain."""
         for name in row:
             if not name.startswith(OWN) and name_in_table(name) not in METRICS:
                 near = difflib.get_close_matches(name, METRICS, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                raise KeyError(f"{name} is not in METRICS{hint}")
+                raise RunFailed(
+                    f"{name} is no metric of gossamer's{hint}; names of your own metrics begin with own/, as own/{name}"
+                )
         super().write(row)
 
 

@@ -352,6 +352,9 @@ class Learner:
             hint = "try a smaller --optimizer.learning-rate, or --algorithm.reward-clip clamp"
             if self._batch is not None and not self._batch.reward.isfinite().all():
                 hint = "the environment's rewards are not finite"
+            elif self.nonfinite_updates == self.update:
+                hint = ("no update of the run was finite: rewards are far too large, or a loss or layers of your own "
+                        "compute what is no finite number")  # fmt: skip
             raise RunFailed(f"the gradient was not finite ({norm}) in all updates of {MAX_NONFINITE} batches in a row, "
                             f"until update {self.update}; {hint}")  # fmt: skip
 

@@ -12,7 +12,7 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -191,7 +191,24 @@ class Updates:
         dealt = self._algorithm.dealt(
             columns, num_online if layout.replayed else columns, self._state
         )
-        return [x if x is None else devices.send(x, self._device) for x in dealt]
+        return [
+            x if x is None else devices.send(self._of_batch(x, columns), self._device)
+            for x in dealt
+        ]
+
+    def _of_batch(self, dealt: Any, columns: int) -> Tensor:
+        """Return what was dealt to an update, unless these are no columns: a GPU would end the process."""
+        fits = isinstance(dealt, Tensor) and dealt.dtype is torch.int64 and dealt.dim() == 1
+        if fits and not len(dealt):
+            raise RunFailed(
+                f"dealt of {type(self._algorithm).__name__} has dealt no columns to an update; leave such an update out"
+            )
+        if not fits or not 0 <= int(dealt.min()) <= int(dealt.max()) < columns:
+            raise RunFailed(
+                f"dealt of {type(self._algorithm).__name__} yields {_in_words(dealt)}; it must yield a tensor of "
+                f"int64 numbers from 0 to {columns - 1}, the columns of an update, or None for all"
+            )
+        return dealt
 
     def _new_layout(self, batch: Batch, num_online: int) -> _Layout:
         if self._on_gpu:
@@ -220,10 +237,6 @@ class Updates:
         assert layout is not None
         count = 0 if columns is None else len(columns)
         if columns is not None:
-            if not count:
-                raise RunFailed(
-                    f"dealt of {type(self._algorithm).__name__} has dealt no columns to an update; leave such an update out"
-                )
             if not self._on_gpu:
                 layout.columns[count] = columns
             elif count in layout.columns:
@@ -274,7 +287,9 @@ class Updates:
     # What follows is captured.
 
     def _prepare(self, layout: _Layout) -> None:
-        found = self._algorithm.prepare(self._policy, layout.batch, self._state)
+        found = self._batch_of(
+            "prepare", self._algorithm.prepare(self._policy, layout.batch, self._state)
+        )
         if not self._on_gpu:
             layout.prepared = found
             return
@@ -289,7 +304,9 @@ class Updates:
     def _update(self, layout: _Layout, count: int, follows: bool) -> None:
         assert layout.prepared is not None
         columns = layout.columns[count] if count else None
-        part = self._algorithm.part(self._policy, layout.prepared, columns, self._state)
+        part = self._batch_of(
+            "part", self._algorithm.part(self._policy, layout.prepared, columns, self._state)
+        )
         if layout.replayed:
             part = with_column_weights(part, self._algorithm.reduction)
         divisor = self._algorithm.divisor(part)
@@ -365,13 +382,52 @@ class Updates:
                 piece = part.columns(start, stop)
                 # Autocast would round what forward kept exact; .backward() would share p.grad.
                 with self._without_autocast():
-                    loss, metrics = self._algorithm.loss(self._policy, piece, self._state)
+                    found = self._algorithm.loss(self._policy, piece, self._state)
+                    if not self._names:  # the first update; later ones return what it returned
+                        self._refuse_loss(found)
+                    loss, metrics = found
                     grads = torch.autograd.grad(
                         loss / divisor, self._params, materialize_grads=True
                     )
                     (torch._foreach_add_ if i else torch._foreach_copy_)(gradient, grads)
                 add_sums(sums, metrics)
         return sums
+
+    def _batch_of(self, method: str, found: Any) -> Batch:
+        if not isinstance(found, Batch):
+            raise RunFailed(
+                f"{method} of {type(self._algorithm).__name__} returns {_in_words(found)}; it must return a batch"
+            )
+        return found
+
+    def _refuse_loss(self, found: Any) -> None:
+        """Refuse what is no loss, of which torch would tell neither the class nor the mistake."""
+        of = f"loss of {type(self._algorithm).__name__}"
+        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], Mapping):
+            raise RunFailed(
+                f"{of} returns {_in_words(found)}; it must return the loss and its metrics"
+            )
+        loss, metrics = found
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise RunFailed(
+                f"{of} returns as loss {_in_words(loss)}; it must be a tensor of one number, the sum over rows"
+            )
+        if not loss.requires_grad:
+            raise RunFailed(
+                f"{of} returns a loss without gradients; compute it from the outputs of unroll, without detach and no_grad"
+            )
+        for name, pair in metrics.items():
+            if (
+                not isinstance(pair, tuple | list)
+                or len(pair) != 2
+                or not all(
+                    (torch.is_tensor(x) and x.numel() == 1) or isinstance(x, int | float)
+                    for x in pair
+                )
+            ):
+                raise RunFailed(
+                    f"{of} reports {name} as {_in_words(pair)}; it must be (sum, count), two numbers"
+                )
 
     def _without_autocast(self) -> contextlib.AbstractContextManager[Any]:
         if not self._on_gpu and not torch.is_autocast_enabled("cpu"):
@@ -469,3 +525,11 @@ def add_sums(sums: Sums, more: Mapping[str, Sequence[Tensor | float]]) -> None:
     for name, (x, n) in more.items():
         held = sums.get(name)
         sums[name] = [x, n] if held is None else [held[0] + x, held[1] + n]
+
+
+def _in_words(x: Any) -> str:
+    if isinstance(x, Tensor):
+        return f"a tensor of shape {list(x.shape)} and {str(x.dtype).removeprefix('torch.')}"
+    if isinstance(x, tuple | list):
+        return f"({', '.join(map(_in_words, cast('Sequence[Any]', x)))})"
+    return type(x).__name__

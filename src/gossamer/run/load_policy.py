@@ -95,6 +95,10 @@ def refuse_other_best(
 def _misfit(path: str, reason: str) -> ConfigError:
     own = reason.startswith("torso.") or " torso." in reason or '"torso.' in reason
     hint = "; a run with a torso of its own is loaded from Python: torso=..." if own else ""
+    if reason.startswith("action_head.bias"):
+        hint = "; the environment has other actions than the policy learnt"
+    elif reason.startswith("obs_moments"):
+        hint = "; the environment's observations have another form than those that the policy learnt from"
     return ConfigError(f"{path} does not fit this network: {clipped(reason, 200)}{hint}")
 
 

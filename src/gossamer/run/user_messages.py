@@ -271,7 +271,7 @@ def headline(error: BaseException) -> str:
     """Say in one line what failed; a RunFailed of several lines holds a traceback after the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
     if isinstance(error, RunFailed):
-        return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+        return lines[0] if lines[0].endswith(lines[-1]) else f"{lines[0]} {lines[-1]}"
     return f"{type(error).__name__}: {' '.join(lines)}"
 
 

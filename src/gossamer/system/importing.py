@@ -148,14 +148,15 @@ def _place_of(error: BaseException) -> str:
     """Return where an error was raised, in brackets; nothing where only the import system was at work."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if "importlib" not in x.filename]
     own = [x for x in frames if x.filename != __file__]
-    # What Python's own modules raise was called from somewhere.
-    own = [x for x in own if not _is_pythons(x.filename)] or own
+    # What a library raises was called from somewhere; a module of the user's may be installed as one.
+    own = [x for x in own if not _is_a_librarys(x.filename)] or own
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
 
 
-def _is_pythons(file: str) -> bool:
-    home = os.path.dirname(os.__file__)  # noqa: PTH120 - as a traceback has it
-    return file.startswith(home + os.sep) and "site-packages" not in file
+def _is_a_librarys(file: str) -> bool:
+    """Whether a file is Python's, gossamer's or an installed package's."""
+    homes = os.path.dirname(os.__file__), os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - as a traceback has it
+    return "site-packages" in file or file.startswith(tuple(home + os.sep for home in homes))
 
 
 def readable(text: str) -> str:

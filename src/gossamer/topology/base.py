@@ -6,6 +6,7 @@ L is the number of learners; ranks are 0 .. L - 1.
 from __future__ import annotations
 
 import functools
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
@@ -110,19 +111,21 @@ class Topology(Named):
             return
         try:
             turns = self.turns(num_learners, seed)
-            rows = [dict(row) for matrix in turns for row in matrix]
-            sums = [float(sum(row.values())) for row in rows]
         except ConfigError:
             raise
         except RAISED as error:
             raise failed(own, "fails in turns", error) from error
-        if not turns or any(len(matrix) != num_learners for matrix in turns):
-            yield f"turns must return one or more matrices with a row for each of {num_learners} learners"
+        rows, sums = list[dict[int, float]](), list[float]()
+        with suppress(TypeError, ValueError):
+            rows = [dict(row) for matrix in turns for row in matrix]
+            sums = [float(sum(row.values())) for row in rows]
+        if not sums or any(len(matrix) != num_learners for matrix in turns):
+            yield f"turns must return one or more matrices with a row {{rank: weight}} for each of {num_learners} learners"
         for i, (row, total) in enumerate(zip(rows, sums, strict=True)):
             at = i % num_learners
             if not set(row) <= set(range(num_learners)):
                 yield f"row {at} names learner {max(row)}; there are learners 0 to {num_learners - 1}"
-            if abs(total - 1.0) > 1e-6 or min(row.values()) < 0.0:
+            if not abs(total - 1.0) <= 1e-6 or min(row.values()) < 0.0:
                 yield f"row {at} sums to {total:g}; weights must be >= 0, and sum to 1"
 
     def written_out(self) -> Self:

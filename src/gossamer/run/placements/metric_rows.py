@@ -41,6 +41,7 @@ class Rows:
         self._at = [float("-inf")] * len(learners.parts)
         self._spent: list[dict[str, float]] = [{} for _ in learners.parts]
         self._lag_max = [0.0] * len(learners.parts)
+        self._told: list[tuple[int, dict[str, float]]] = [(-1, {}) for _ in learners.parts]
 
     def note(self) -> None:
         """Record that a version is over."""
@@ -76,13 +77,18 @@ class Rows:
         for i in due:
             learner, spent, before = everyone[i].learner, all_spent[i], self._spent[i]
             took = now - self._at[i]
+            version, told = self._told[i]
+            metrics = learner.take_metrics()
+            if version == learner.version:  # as where a row has made its reader stop the run
+                metrics = told | metrics
+            self._told[i] = learner.version, metrics
             row: dict[str, Any] = {
                 "env_steps": learner.env_steps,
                 "updates": learner.update,
                 "version": learner.version,
                 "learner": learner.rank,
                 "lag_versions_max": self._lag_max[i],
-                **learner.take_metrics(),
+                **metrics,
             }
             if learner.num_learners > 1:
                 row["learner/env_steps"] = learner.own_env_steps
