@@ -510,6 +510,9 @@ def test_every_printed_name_can_be_set() -> None:
 def test_from_dict_refuses_what_it_does_not_know() -> None:
     with pytest.raises(ConfigError, match="did you mean seed"):
         from_dict({"sead": 1})
+    newer = r"^saved settings: patience_minutes_for_x is not a setting; if a newer version of gossamer has saved the run"
+    with pytest.raises(ConfigError, match=newer):
+        from_dict({"patience_minutes_for_x": 1})
 
 
 def test_a_config_that_was_changed_in_python_is_read_as_settings_are(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gossamer.config.machine_layers import ONE_HERE, learners_layers, tuned_laye
 from gossamer.config.merging import Layer, is_preset, merge
 from gossamer.config.names import Entries, entries_of, nested
 from gossamer.config.saved_settings import saved_settings, settings_of_policy
-from gossamer.config.suggestions import REMOVED
+from gossamer.config.suggestions import REMOVED, SAVED
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import Tree, as_written, fields_of, to_tree
 from gossamer.config.values import spells_number
@@ -57,7 +57,7 @@ def from_dict(settings: Tree) -> TrainConfig:
         ConfigError: unknown name, wrong type, or out of range.
     """
     known = {name: x for name, x in settings.items() if name not in REMOVED}
-    return merge(TrainConfig, [Layer("config", known)])[0]
+    return merge(TrainConfig, [Layer(SAVED, known)])[0]
 
 
 def resolve(

@@ -269,6 +269,8 @@ EXPLAINED = {
     ),
 }
 """Names for which no setting of ours can be put, and what to do instead; a setting in braces is named as the user names settings."""
+SAVED = "saved settings"
+"""Layer label of a run's settings, which nobody has typed."""
 REMOVED = {
     "compile": "a GPU's work is captured without it; leave it out",
 }
@@ -340,6 +342,8 @@ def unknown_setting(
     # The environment has no flag of its own: it is the one positional argument.
     hint = f"did you mean {flag(meant) if layer.typed else meant}?" if meant else ""
     listed = "gossamer train --help-all lists all settings"
+    if layer.label == SAVED:
+        listed = "if a newer version of gossamer has saved the run, use that version"
     return ConfigError(f"{refused}; {hint or listed}")
 
 
