@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -86,6 +89,29 @@ def test_a_cluster_that_has_too_little_is_left(ray: FakeRay) -> None:
     kept.close()
     assert not ray.is_initialized()
     assert prints()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray ends by its group of processes")
+def test_what_a_terminal_tells_its_processes_does_not_reach_ray(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray._private import services
+
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def init(**_: Any) -> None:
+        begun.append(services.start_ray_process(["sleep", "60"], "test", fate_share=True).process)
+
+    before = services.ConsolePopen
+    monkeypatch.setattr(ray, "init", init)
+    Session(config(2), 2, 2, 1).close()
+    assert services.ConsolePopen is before
+    (process,) = begun
+    try:
+        assert os.getpgid(process.pid) == process.pid != os.getpgrp()
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_a_cluster_of_the_user_is_not_left(ray: FakeRay) -> None:
