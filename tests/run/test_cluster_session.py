@@ -134,6 +134,16 @@ def test_another_address_than_that_of_the_cluster_of_the_user_is_refused(
         Session(config(2, address=same), 2, 2, 1).close()
 
 
+def test_an_address_that_is_none_is_told_with_what_names_it(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    with pytest.raises(ConfigError, match=r"^RAY_ADDRESS is auto, where .*host:port.*or unset it$"):
+        Session(config(2), 2, 2, 1)
+    with pytest.raises(ConfigError, match=r"^cluster.address is host, where .*address out$"):
+        Session(config(2, address="host"), 2, 2, 1)
+
+
 def test_this_machine_has_several_names(ray: FakeRay) -> None:
     ray.init("127.0.0.1:6379")
     Session(config(2, address="localhost:6379"), 2, 2, 1).close()

@@ -59,7 +59,8 @@ class Session:
         share: float,
         per_host: int = 0,
     ):
-        self.address = config.cluster.address or os.environ.get("RAY_ADDRESS", "")
+        self._asked = config.cluster.address
+        self.address = self._asked or os.environ.get("RAY_ADDRESS", "")
         self._share, self._gpus = share, config.cluster.gpus_per_learner
         self._learners = config.num_learners
         self._per_host = min(per_host or config.learners_per_process or 1, self._learners)
@@ -76,7 +77,7 @@ class Session:
             ray_worker.print_to_stdstream = lambda *_, **__: None  # type: ignore[assignment]
         try:
             if self._given:
-                _refuse_another(config.cluster.address)
+                _refuse_another(self._asked)
             else:
                 self._connect(num_hosts)
             self._actors = self._actors * fewest // max(num_hosts, 1)
@@ -112,9 +113,10 @@ class Session:
         if "AF_UNIX" in why:
             return f"placement is cluster, but the path of Ray's folder is too long for its sockets ({why}): RAY_TMPDIR=/tmp"
         if self.address:
+            name = "cluster.address" if self._asked else "RAY_ADDRESS"
             return (
-                f"cluster.address is {self.address}, where no Ray cluster lets gossamer in ({why}): start one with ray start "
-                "--head, or leave the address out"
+                f"{name} is {self.address}, where no Ray cluster lets gossamer in ({why}): start one with ray start --head, "
+                f"or {'leave the address out' if self._asked else 'unset it'}"
             )
         return (
             f"placement is cluster, but Ray does not let gossamer in on this machine ({why}): ray stop ends a cluster that "
