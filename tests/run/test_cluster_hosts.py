@@ -405,6 +405,20 @@ def test_what_an_agent_cannot_tell_ends_it(ray: FakeRay, answer: RayError, event
     assert [type(x) for _, x in run.cluster.poll() if not isinstance(x, Notice)] == [event]
 
 
+def test_what_keeps_an_agent_from_being_made_is_told_with_its_machine(ray: FakeRay) -> None:
+    where = "\x1b[36mray::Agent.__init__()\x1b[39m (pid=7, ip=10.0.0.9, actor_id=01, repr=<...>)"
+    told = f"""The actor died because of an error raised in its creation task, {where}
+  File "agent.py", line 1, in __init__
+RuntimeError: The actor with name Agent failed to import on the worker. This may be because ...:
+
+{where}
+ModuleNotFoundError: No module named 'mine'"""
+    ray.where = {0: RayActorError("01", told)}
+    says = r"in 5 attempts: on 10\.0\.0\.9: ModuleNotFoundError: No module named 'mine'; gossamer "
+    with pytest.raises(RunFailed, match=says):
+        Run(ray, 1).cluster.start(lambda _: None)
+
+
 DIED = """The actor died unexpectedly before finishing this task.
 \tclass_name: Agent
 The actor is dead because its node has died. Node Id: 0123"""
