@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from gossamer.errors import ConfigError
 
 pytest.importorskip("ray", reason="Ray is an optional extra")
 
-from gossamer.run.placements.cluster import remote_runs
+from gossamer.run.placements.cluster import joining, remote_runs
 from gossamer.run.placements.cluster import session as session_module
 from gossamer.run.placements.cluster.remote_runs import RunCluster, WholeRun
 from gossamer.run.placements.cluster.session import Session
@@ -132,6 +133,24 @@ def test_another_address_than_that_of_the_cluster_of_the_user_is_refused(
     assert ray.is_initialized()
     for same in ("10.0.0.1:6379", ""):
         Session(config(2, address=same), 2, 2, 1).close()
+
+
+def test_a_cluster_that_another_run_has_started_for_itself_is_not_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would end with that run."""
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        monkeypatch.setattr(joining.services, "find_gcs_addresses", lambda: {address})
+        monkeypatch.setattr(joining.services, "resolve_ip_for_localhost", lambda host: host)
+        started: list[str] = []  # by ray start
+        monkeypatch.setattr(
+            joining.services, "find_bootstrap_address", lambda _: started[0] if started else None
+        )
+        assert joining.cluster_of_this_machine() == ""
+        started.append(address)
+        assert joining.cluster_of_this_machine() == address
 
 
 def test_an_address_that_is_none_is_told_with_what_names_it(

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from typing import Any, cast
 
 from ray._private import services
 from ray._private.authentication import authentication_token_setup
@@ -63,9 +64,10 @@ class HeadWatch:
 
 
 def cluster_of_this_machine() -> str:
-    """Return the address of the Ray cluster that this machine belongs to; empty: it is in none."""
+    """Return the address of the Ray cluster that this machine belongs to by `ray start`; empty: it is in none."""
     with suppress(ConnectionError, ValueError):
-        address = services.canonicalize_bootstrap_address("auto") or ""
+        # Not "auto", by which Ray finds those as well that another program has started, and will end, for itself.
+        address = services.canonicalize_bootstrap_address(cast("Any", None)) or ""
         _connect(address)  # Ray remembers clusters that were killed
         return address
     return ""
