@@ -471,6 +471,16 @@ def test_a_run_saves_while_the_head_is_silent_and_ends_before_ray_ends_the_super
         run.poll()
 
 
+def test_nobody_waits_for_places_of_a_head_that_is_gone(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeHead, "silent_seconds", 41.0)
+    run = Run(ray, 1)
+    with pytest.raises(RunFailed, match="has taken no connections for 41 s"):
+        run.cluster.start(lambda _: None)
+    assert ray.now < 1001.0
+
+
 def test_a_head_that_is_gone_is_silent_until_it_is_there_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -406,7 +406,7 @@ class Cluster(OutOfProcess):
         """Wait until all agents are somewhere, or as many as there must be and no other comes for a while.
 
         Raises:
-            RunFailed: too few are, in time.
+            RunFailed: too few are, in time, or the cluster's head is gone.
         """
         seconds, size = self.config.cluster.wait_seconds, self.config.num_learners
         began = came = time.monotonic()
@@ -414,6 +414,7 @@ class Cluster(OutOfProcess):
             now = time.monotonic()
             if self.stop.stopped or self.asked_to_stop():
                 raise self.stop.error or Stopped
+            self._look_at_head()
             settled = self._num_placed >= self._fewest and now >= came + SETTLE_SECONDS
             if settled or now >= began + seconds:
                 break
