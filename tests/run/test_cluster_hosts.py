@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import socket
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 from gossamer.build.plan import make_plan
 from gossamer.config import make_config
@@ -38,6 +41,7 @@ from ray.exceptions import (
 )
 
 from gossamer.links.wire import Address
+from gossamer.run.placements.cluster import joining
 from gossamer.run.placements.cluster import placement as placement_module
 from gossamer.run.placements.cluster.agent import News
 from gossamer.run.placements.cluster.placement import Cluster
@@ -110,6 +114,7 @@ class FakeRay:
         self.where: dict[int, Any] = {}
         """Answers of agents that are made to the question where they are, by learner; others do not answer at once."""
         self.util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
+        self.get_runtime_context = lambda: SimpleNamespace(gcs_address="10.0.0.1:6379")
 
     def monotonic(self) -> float:
         return self.now
@@ -144,6 +149,17 @@ class FakeSession:
         made = FakeAgent({"where": self._ray.where[rank]} if rank in self._ray.where else {})
         self._ray.agents.append((rank, made))
         return made
+
+    def close(self) -> None: ...
+
+
+class FakeHead:
+    """The head of a cluster, which has been silent for as long as a test says."""
+
+    silent_seconds = 0.0
+
+    def __init__(self, address: str) -> None:
+        self.address = address
 
     def close(self) -> None: ...
 
@@ -224,6 +240,7 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     monkeypatch.setattr(placement_module, "ray", fake)
     monkeypatch.setattr(placement_module, "time", fake)
     monkeypatch.setattr(placement_module, "Session", lambda *_: FakeSession(fake))
+    monkeypatch.setattr(placement_module, "HeadWatch", FakeHead)
 
     def wait(_: StopSignal, seconds: float) -> None:
         fake.now += seconds
@@ -388,6 +405,20 @@ def test_what_an_agent_cannot_tell_ends_it(ray: FakeRay, answer: RayError, event
     assert [type(x) for _, x in run.cluster.poll() if not isinstance(x, Notice)] == [event]
 
 
+def test_what_keeps_an_agent_from_being_made_is_told_with_its_machine(ray: FakeRay) -> None:
+    where = "\x1b[36mray::Agent.__init__()\x1b[39m (pid=7, ip=10.0.0.9, actor_id=01, repr=<...>)"
+    told = f"""The actor died because of an error raised in its creation task, {where}
+  File "agent.py", line 1, in __init__
+RuntimeError: The actor with name Agent failed to import on the worker. This may be because ...:
+
+{where}
+ModuleNotFoundError: No module named 'mine'"""
+    ray.where = {0: RayActorError("01", told)}
+    says = r"in 5 attempts: on 10\.0\.0\.9: ModuleNotFoundError: No module named 'mine'; gossamer "
+    with pytest.raises(RunFailed, match=says):
+        Run(ray, 1).cluster.start(lambda _: None)
+
+
 DIED = """The actor died unexpectedly before finishing this task.
 \tclass_name: Agent
 The actor is dead because its node has died. Node Id: 0123"""
@@ -422,6 +453,46 @@ def test_a_silent_agent_is_replaced_but_a_suspended_supervisor_forgives(ray: Fak
     told = "learner 0 on 10.0.0.2: the agent has not answered for 300 s; another takes its place"
     assert notices(run.poll(20)) == [told]
     assert run.agent(0).killed
+
+
+def test_a_run_saves_while_the_head_is_silent_and_ends_before_ray_ends_the_supervisor(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(ray, 1)
+    run.start(0)
+    run.poll()
+    for silent, told in ((5.0, 0), (7.0, 1), (30.0, 0), (0.0, 0), (7.0, 1)):
+        monkeypatch.setattr(FakeHead, "silent_seconds", silent)
+        found = [x for _, x in run.poll() if isinstance(x, Notice)]
+        assert [x.saves for x in found] == [True] * told
+    assert "the head of the Ray cluster, 10.0.0.1:6379, takes no connections" in found[0].text
+    monkeypatch.setattr(FakeHead, "silent_seconds", 41.0)
+    with pytest.raises(RunFailed, match=r"10\.0\.0\.1:6379, has taken no connections for 41 s"):
+        run.poll()
+
+
+def test_nobody_waits_for_places_of_a_head_that_is_gone(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeHead, "silent_seconds", 41.0)
+    run = Run(ray, 1)
+    with pytest.raises(RunFailed, match="has taken no connections for 41 s"):
+        run.cluster.start(lambda _: None)
+    assert ray.now < 1001.0
+
+
+def test_a_head_that_is_gone_is_silent_until_it_is_there_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(joining, "LOOK_SECONDS", 1e-3)
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        host, port = head.getsockname()
+        watch = joining.HeadWatch(f"{host}:{port}")
+        head.accept()[0].close()
+    with closing(watch):
+        wait_for(lambda: watch.silent_seconds > 0.01, "silence")
+        with socket.create_server((host, port)):
+            wait_for(lambda: watch.silent_seconds == 0, "an answer")
 
 
 def test_an_order_arrives_though_questions_are_lost(ray: FakeRay) -> None:

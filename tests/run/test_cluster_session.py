@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +16,7 @@ from gossamer.errors import ConfigError
 
 pytest.importorskip("ray", reason="Ray is an optional extra")
 
-from gossamer.run.placements.cluster import remote_runs
+from gossamer.run.placements.cluster import joining, remote_runs
 from gossamer.run.placements.cluster import session as session_module
 from gossamer.run.placements.cluster.remote_runs import RunCluster, WholeRun
 from gossamer.run.placements.cluster.session import Session
@@ -88,6 +92,29 @@ def test_a_cluster_that_has_too_little_is_left(ray: FakeRay) -> None:
     assert prints()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray ends by its group of processes")
+def test_what_a_terminal_tells_its_processes_does_not_reach_ray(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray._private import services
+
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def init(**_: Any) -> None:
+        begun.append(services.start_ray_process(["sleep", "60"], "test", fate_share=True).process)
+
+    before = services.ConsolePopen
+    monkeypatch.setattr(ray, "init", init)
+    Session(config(2), 2, 2, 1).close()
+    assert services.ConsolePopen is before
+    (process,) = begun
+    try:
+        assert os.getpgid(process.pid) == process.pid != os.getpgrp()
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_cluster_of_the_user_is_not_left(ray: FakeRay) -> None:
     ray.init("10.0.0.1:6379")
     with pytest.raises(ConfigError, match="but the cluster has 6"):
@@ -106,6 +133,34 @@ def test_another_address_than_that_of_the_cluster_of_the_user_is_refused(
     assert ray.is_initialized()
     for same in ("10.0.0.1:6379", ""):
         Session(config(2, address=same), 2, 2, 1).close()
+
+
+def test_a_cluster_that_another_run_has_started_for_itself_is_not_joined(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It would end with that run."""
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        monkeypatch.setattr(joining.services, "find_gcs_addresses", lambda: {address})
+        monkeypatch.setattr(joining.services, "resolve_ip_for_localhost", lambda host: host)
+        started: list[str] = []  # by ray start
+        monkeypatch.setattr(
+            joining.services, "find_bootstrap_address", lambda _: started[0] if started else None
+        )
+        assert joining.cluster_of_this_machine() == ""
+        started.append(address)
+        assert joining.cluster_of_this_machine() == address
+
+
+def test_an_address_that_is_none_is_told_with_what_names_it(
+    ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    with pytest.raises(ConfigError, match=r"^RAY_ADDRESS is auto, where .*host:port.*or unset it$"):
+        Session(config(2), 2, 2, 1)
+    with pytest.raises(ConfigError, match=r"^cluster.address is host, where .*address out$"):
+        Session(config(2, address="host"), 2, 2, 1)
 
 
 def test_this_machine_has_several_names(ray: FakeRay) -> None:

@@ -40,6 +40,15 @@ def test_one_host_trains_to_the_end_it_knows(supervise):
     assert run.store.list() == [3]
 
 
+def test_a_notice_may_have_a_checkpoint_saved(supervise):
+    placement = FakePlacement([[ready()], [told(updates=1)], [part(0, 1, 1)]])
+    run = supervise(placement, total_env_steps=100)
+    placement.script += [lambda: run.supervisor.finish_saving(), [(0, Notice("hello"))], []]
+    placement.script += [[(0, Notice("the head is gone", saves=True))], []]
+    run.run_script()
+    assert placement.asked[2:] == [("order", 2, False), "end"]
+
+
 def test_an_end_that_learners_do_not_know_is_ordered(supervise):
     placement = FakePlacement(
         [[ready()], [told(episodes=100)], [told(updates=2, last=True), part(updates=2)], [done()]]

@@ -184,6 +184,17 @@ def test_a_run_whose_machine_is_gone_was_killed(fake_ray: FakeRay) -> None:
     assert run.poll() == KILLED
 
 
+def test_a_machine_that_cannot_begin_runs_ends_the_sweep_not_one_trial_after_another(
+    fake_ray: FakeRay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, _ = remote_run(fake_ray)
+    fake_ray.has_place = fake_ray.is_gone = True
+    monkeypatch.setattr(ray.exceptions.RayActorError, "actor_init_failed", True)
+    with pytest.raises(RunFailed, match=r"^000/s1 could not be started on the cluster: The actor"):
+        run.poll()
+    assert run.poll() == KILLED
+
+
 WATCHER = "gossamer.run.placements.cluster.run_watcher"
 FOREVER = ("CartPole-v1", "--total-env-steps", "1e12", "--num-envs", "2", "--run-folder")
 

@@ -38,7 +38,7 @@ class HostGroup:
     order: int | None = None
     """Number of the order of the checkpoint under way."""
     checkpoint_overdue: bool = False
-    """Whether a checkpoint was given up, which is to be ordered anew."""
+    """Whether a checkpoint is to be ordered: one was given up, or a host wants one."""
     events: deque[tuple[int, Event]] = field(default_factory=deque[tuple[int, Any]])
     """Events to be heard, by index of the host; what a checkpoint has held back comes first."""
     ranks_told: set[int] = field(default_factory=set[int])

@@ -83,6 +83,8 @@ class Notice(Message, frozen=True):
     """A line for the user."""
 
     text: str
+    saves: bool = False
+    """A checkpoint is saved as well: soon there may be nobody left to do so."""
 
 
 class ActorProcesses(Message, frozen=True):

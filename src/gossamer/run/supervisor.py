@@ -237,8 +237,9 @@ class Supervisor:
         match event:
             case Failed():  # the first to tell is whose fault it is
                 raise event.error
-            case Notice(text):
+            case Notice(text, saves):
                 self.recorder.say(text)
+                self._group.checkpoint_overdue |= saves
             case ActorProcesses(rows):
                 state.actors = rows
                 self._write_processes()

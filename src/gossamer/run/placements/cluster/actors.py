@@ -6,6 +6,7 @@ Ray only places and ends them: what they collect goes to their learner's process
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from contextlib import suppress
@@ -132,11 +133,15 @@ class RemoteActors:
 
 
 def cause_of(error: RayError) -> str:
-    """Return in Ray's words why an actor is dead, or else what Ray says first."""
+    """Return in Ray's words why an actor is dead, or Python's own error and its machine, or else what Ray says first."""
     lines = [x.strip() for x in str(error).splitlines() if x.strip()]
     known = [x.removeprefix(BECAUSE).strip() for x in lines if x.startswith(BECAUSE)]
     if known:
         return known[0].partition(". ")[0]
+    raised = [x for x in lines if re.match(r"[\w.]*(Error|Exception): ", x)]
+    if raised:
+        where = re.search(r"\bip=([^,)]+)", str(error))
+        return f"on {where[1]}: {raised[-1]}" if where else raised[-1]
     return lines[0] if lines else type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""Whether a Ray cluster answers, and whether it asks for a token, before Ray itself tries to join it for minutes."""
+"""Whether a Ray cluster answers, and whether it asks for a token, before Ray itself tries to join it for minutes; and whether it still does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from contextlib import suppress
+from typing import Any, cast
 
 from ray._private import services
 from ray._private.authentication import authentication_token_setup
@@ -15,6 +18,8 @@ CONNECT_SECONDS = 5.0
 """Longest time for a machine to take a connection."""
 ANSWER_SECONDS = 20.0
 """Longest time for a cluster to answer, and for the process that asks it to start."""
+LOOK_SECONDS = 3.0
+"""Pause between two looks at whether a cluster's head is still there."""
 _ASK = """
 import sys
 from ray._raylet import GcsClient
@@ -27,10 +32,42 @@ except AuthenticationError:
 _ASKS_FOR_TOKEN = 3
 
 
+class HeadWatch:
+    """Looks, in a thread, whether the head of a cluster takes connections: a minute after it does not, Ray ends this process.
+
+    Args:
+        address: of the head, host:port.
+    """
+
+    def __init__(self, address: str):
+        self.address = address
+        self.silent_seconds = 0.0
+        """How long it has taken none."""
+        self._closed = threading.Event()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closed.set()
+
+    def _look(self) -> None:
+        before = time.monotonic()
+        while not self._closed.wait(LOOK_SECONDS):
+            try:
+                _connect(self.address)
+                silent = 0.0
+            except ConnectionError:
+                # While this process was suspended, nobody looked.
+                passed = min(time.monotonic() - before, LOOK_SECONDS + CONNECT_SECONDS)
+                silent = self.silent_seconds + passed
+            self.silent_seconds, before = silent, time.monotonic()
+
+
 def cluster_of_this_machine() -> str:
-    """Return the address of the Ray cluster that this machine belongs to; empty: it is in none."""
+    """Return the address of the Ray cluster that this machine belongs to by `ray start`; empty: it is in none."""
     with suppress(ConnectionError, ValueError):
-        address = services.canonicalize_bootstrap_address("auto") or ""
+        # Not "auto", by which Ray finds those as well that another program has started, and will end, for itself.
+        address = services.canonicalize_bootstrap_address(cast("Any", None)) or ""
         _connect(address)  # Ray remembers clusters that were killed
         return address
     return ""

@@ -29,6 +29,7 @@ from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Order, Ready
 from gossamer.run.placements.cluster.actors import cause_of
+from gossamer.run.placements.cluster.joining import HeadWatch
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.out_of_process import OutOfProcess
 from gossamer.run.placements.shared_memory import Memory
@@ -69,6 +70,8 @@ RETRY_SECONDS = 60.0
 SETTLE_SECONDS = 5.0
 """A run that may begin without some of its learners waits this long for one more of them."""
 
+HEAD_TOLD_SECONDS, HEAD_LOST_SECONDS = 6.0, 40.0
+"""Silence of the cluster's head after which the run saves a checkpoint, and ends: 60 s after it is gone Ray ends this process."""
 MAX_FAILURES = 5
 """Attempts to start an agent, after which the run ends."""
 
@@ -268,6 +271,8 @@ class Cluster(OutOfProcess):
         self._looked_at = math.inf
         self._make_memory()
         self._session = Session(config, len(layout.ranks), -(-self._fewest // per), layout.share)
+        self._head = HeadWatch(ray.get_runtime_context().gcs_address)
+        self._told_head = False
 
     def __str__(self) -> str:
         return f"{len(self.layout.ranks)} hosts in {self._session}"
@@ -373,6 +378,7 @@ class Cluster(OutOfProcess):
 
     def close(self) -> None:
         """Leave the cluster."""
+        self._head.close()
         self._session.close()
 
     def _answers(self, asked: Sequence[tuple[ClusterHost, Any]]) -> Iterable[int]:
@@ -400,7 +406,7 @@ class Cluster(OutOfProcess):
         """Wait until all agents are somewhere, or as many as there must be and no other comes for a while.
 
         Raises:
-            RunFailed: too few are, in time.
+            RunFailed: too few are, in time, or the cluster's head is gone.
         """
         seconds, size = self.config.cluster.wait_seconds, self.config.num_learners
         began = came = time.monotonic()
@@ -408,6 +414,7 @@ class Cluster(OutOfProcess):
             now = time.monotonic()
             if self.stop.stopped or self.asked_to_stop():
                 raise self.stop.error or Stopped
+            self._look_at_head()
             settled = self._num_placed >= self._fewest and now >= came + SETTLE_SECONDS
             if settled or now >= began + seconds:
                 break
@@ -471,9 +478,9 @@ class Cluster(OutOfProcess):
         """Return what is to be said of hosts that have found no place, do not answer, or have all begun.
 
         Raises:
-            RunFailed: too few learners have a place for too long.
+            RunFailed: too few learners have a place for too long, or the cluster's head is gone.
         """
-        found: list[tuple[int, Event]] = []
+        found = self._look_at_head()
         now, wait = time.monotonic(), self.config.cluster.wait_seconds
         missed = now - self._looked_at - LONGEST_PAUSE_SECONDS
         self._looked_at = now
@@ -496,6 +503,22 @@ class Cluster(OutOfProcess):
                 f"fewer than {needed} learners for {wait:.0f} s: {self._without_place(unplaced)}"
             )
         return found
+
+    def _look_at_head(self) -> list[tuple[int, Event]]:
+        """Return what is to be said of the cluster's head."""
+        silent, head = (
+            self._head.silent_seconds,
+            f"the head of the Ray cluster, {self._head.address},",
+        )
+        if silent >= HEAD_LOST_SECONDS:
+            raise RunFailed(
+                f"{head} has taken no connections for {silent:.0f} s: type ray stop on all machines, and start Ray anew"
+            )
+        told, self._told_head = self._told_head, silent >= HEAD_TOLD_SECONDS
+        if told or not self._told_head:
+            return []
+        told_now = f"{head} takes no connections: the run saves a checkpoint, and ends unless the head is back in time"
+        return [(0, Notice(told_now, saves=True))]
 
     def _look_at(self, index: int, now: float) -> list[Event]:
         """Return what is to be said of a host, and ask it what it is time to ask."""

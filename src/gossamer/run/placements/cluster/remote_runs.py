@@ -21,6 +21,7 @@ from ray.exceptions import RayError
 from gossamer.errors import RunFailed
 from gossamer.record.files import LOCK
 from gossamer.record.folder import MEMBERS
+from gossamer.run.placements.cluster.actors import cause_of
 from gossamer.run.placements.cluster.session import Session
 
 if TYPE_CHECKING:
@@ -208,13 +209,19 @@ class RemoteRun:
         """Return the exit code; None while it trains.
 
         Raises:
-            RunFailed: it has had no place for too long.
+            RunFailed: it has had no place for too long, or has one where no run can begin.
         """
         if self._code is None:
             try:
                 self._code = self._look()
-            except RayError:
+            except RayError as error:
                 self._code = KILLED
+                if getattr(error, "actor_init_failed", False):
+                    # A machine where runs fail at once has room for every run that follows.
+                    raise RunFailed(
+                        f"{self._name} could not be started on the cluster: {cause_of(error)}; gossamer cluster check tells "
+                        "what machines lack"
+                    ) from error
         return self._code
 
     def _look(self) -> int | None:

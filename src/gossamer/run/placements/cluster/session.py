@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import socket
+import sys
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
+from ray._private import services
 from ray._private import worker as ray_worker
 from ray.exceptions import RayError
 
@@ -17,7 +21,7 @@ from gossamer.run.placements.cluster.joining import cluster_of_this_machine, sho
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Generator, Mapping
 
     from gossamer.config import TrainConfig
     from gossamer.run.placements.child_protocol import LearnerTask
@@ -55,7 +59,8 @@ class Session:
         share: float,
         per_host: int = 0,
     ):
-        self.address = config.cluster.address or os.environ.get("RAY_ADDRESS", "")
+        self._asked = config.cluster.address
+        self.address = self._asked or os.environ.get("RAY_ADDRESS", "")
         self._share, self._gpus = share, config.cluster.gpus_per_learner
         self._learners = config.num_learners
         self._per_host = min(per_host or config.learners_per_process or 1, self._learners)
@@ -72,7 +77,7 @@ class Session:
             ray_worker.print_to_stdstream = lambda *_, **__: None  # type: ignore[assignment]
         try:
             if self._given:
-                _refuse_another(config.cluster.address)
+                _refuse_another(self._asked)
             else:
                 self._connect(num_hosts)
             self._actors = self._actors * fewest // max(num_hosts, 1)
@@ -91,13 +96,14 @@ class Session:
                 return
             wanted = num_hosts * self._share + self._actors * self._per_actor
             cores = max(os.cpu_count() or 1, int(wanted + 0.999))
-            ray.init(
-                address="local",
-                num_cpus=cores,
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                **quiet,
-            )
+            with _hearing_no_terminal():
+                ray.init(
+                    address="local",
+                    num_cpus=cores,
+                    include_dashboard=False,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    **quiet,
+                )
             self.started = True
         except (OSError, ValueError, RuntimeError, RayError) as error:
             raise ConfigError(self._why_not(error)) from error
@@ -107,9 +113,10 @@ class Session:
         if "AF_UNIX" in why:
             return f"placement is cluster, but the path of Ray's folder is too long for its sockets ({why}): RAY_TMPDIR=/tmp"
         if self.address:
+            name = "cluster.address" if self._asked else "RAY_ADDRESS"
             return (
-                f"cluster.address is {self.address}, where no Ray cluster lets gossamer in ({why}): start one with ray start "
-                "--head, or leave the address out"
+                f"{name} is {self.address}, where no Ray cluster lets gossamer in ({why}): start one with ray start --head, "
+                f"or {'leave the address out' if self._asked else 'unset it'}"
             )
         return (
             f"placement is cluster, but Ray does not let gossamer in on this machine ({why}): ray stop ends a cluster that "
@@ -192,6 +199,24 @@ class Session:
             ray.shutdown()
         if self._prints is not None:
             ray_worker.print_to_stdstream = self._prints
+
+
+@contextlib.contextmanager
+def _hearing_no_terminal() -> Generator[None]:
+    """Context in which Ray starts its processes each in a group of its own.
+
+    A terminal that is closed, or `timeout`, tells all of this process's group to end: learners could save nothing then.
+    """
+    started: Any = getattr(services, "ConsolePopen", None)
+    # Elsewhere than on Linux, Ray ends what it has started by its group if this process is killed.
+    if started is None or sys.platform != "linux":
+        yield
+        return
+    services.ConsolePopen = partial(started, process_group=0)  # type: ignore[assignment,misc]
+    try:
+        yield
+    finally:
+        services.ConsolePopen = started
 
 
 def _refuse_another(asked: str) -> None:
