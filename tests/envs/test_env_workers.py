@@ -299,14 +299,15 @@ def test_the_process_that_starts_workers_makes_one_environment(tmp_path, monkeyp
 
 GROUPS = """
 import os, signal, sys
-import numpy as np
-from gossamer.build.plan import make_plan
-from gossamer.build.roles import build_env_groups
-from gossamer.config import make_config
-from gossamer.envs.registry import read_spec
-from dataclasses import replace
 
-if __name__ == "__main__":
+if __name__ == "__main__":  # workers need none of it
+    import numpy as np
+    from gossamer.build.plan import make_plan
+    from gossamer.build.roles import build_env_groups
+    from gossamer.config import make_config
+    from gossamer.envs.registry import read_spec
+    from dataclasses import replace
+
     config = make_config("PongNoFrameskip-v4", {"num_envs": 8, "env_groups": 2, "env.size": 36})
     spec = read_spec(config.env_id, config.env)
     groups, obs = build_env_groups(config, spec, replace(make_plan(config, spec), env_workers=2))

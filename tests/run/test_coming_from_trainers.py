@@ -77,6 +77,8 @@ def test_a_command_trains(
     passes = "--algorithm.passes"
     # Thirty passes over four thousand steps show no more than two, and take as long as everything else here.
     words = ["2" if before == passes else x for before, x in zip(["", *words], words, strict=False)]
+    if "PongNoFrameskip-v4" in words:
+        words += ["--num-envs=4", "--unroll-length=8"]  # with their own, in the slow tests
     assert cli.main([*words, *SHORT, "--run-folder", str(tmp_path / "run")]) == 0
     assert "done: total_env_steps reached" in "".join(capsys.readouterr())
 

@@ -37,8 +37,11 @@ def start(folder: Path, flags: list[str], *words: str, **how: Any) -> subprocess
     [
         slow(["-O"], ["--placement=inline", *REPLAYS]),
         slow(["-OO"], ["--num-learners=2", "topology:gossip"]),
-        (["-OO", "-W", "error"], ["--num-learners=2", "topology:allreduce", *REPLAYS]),
-        (["-OO", "-W", "error"], ["--env.workers=2", "--placement=inline"]),
+        slow(["-OO", "-W", "error"], ["--env.workers=2", "--placement=inline"]),
+        (
+            ["-OO", "-W", "error"],
+            ["--num-learners=2", "topology:allreduce", "--env.workers=2", *REPLAYS],
+        ),
     ],
 )
 def test_however_python_was_started(tmp_path: Path, flags: list[str], words: list[str]) -> None:

@@ -74,6 +74,9 @@ def test_copies_begin_with_what_holds_now(tmp_path: Path, monkeypatch: pytest.Mo
             assert (told["value"], told["folder"]) == (name, str(tmp_path / name))
             assert told["session"] == pid, "a terminal's Ctrl-C is for the supervisor"
             draws += told["draws"]
+            # What libraries do at the end is done; a quarter of a second to clear what ends anyway is not spent.
+            assert (tmp_path / f"{pid}.ended").exists()
+            assert not (tmp_path / f"{pid}.apart").exists()
     assert len(set(draws)) == 8
     assert fork_server() is made, "one for all"
 

@@ -28,6 +28,8 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "diffusion": {"name": "diffusion", "adjacency": "complete", "link_drop": 0.3},
 }
 
+PPO: dict[str, Any] = {"name": "ppo", "passes": 2, "num_minibatches": 2}
+
 
 def config(
     folder: Path, topology: str, steps: int, env_id: str = "CartPole-v1", **settings: Any
@@ -198,13 +200,13 @@ def test_whole_numbers_in_a_torso_are_not_averaged(tmp_path: Path) -> None:
     assert load_policy(str(tmp_path / "run"), torso=Numbered()).torso.number == 7
 
 
-@pytest.mark.parametrize("algorithm", ["ppo", "vtrace"])
+@pytest.mark.parametrize("algorithm", [PPO, {"name": "vtrace"}])
 def test_gradients_are_averaged_however_many_parts_an_action_has(
-    tmp_path: Path, algorithm: str
+    tmp_path: Path, algorithm: dict[str, Any]
 ) -> None:
     """Each part has an entropy of its own, which travels beside the gradients."""
     made = config(
-        tmp_path / "run", "allreduce", 3 * 128, "joint_envs:Many", algorithm={"name": algorithm}
+        tmp_path / "run", "allreduce", 3 * 128, "joint_envs:Many", algorithm=algorithm
     )
     train(made, quiet=True)
     row = rows_of(tmp_path / "run")[-1]

@@ -129,7 +129,7 @@ class Layers(nn.Module):
         return x[0] if isinstance(x, tuple) else x
 """
 TINY: dict[str, Any] = {
-    "algorithm": "ppo",
+    "algorithm": {"name": "ppo", "passes": 2, "num_minibatches": 2},
     "placement": "inline",
     "device": "cpu",
     "num_envs": 2,

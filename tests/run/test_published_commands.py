@@ -89,7 +89,7 @@ def test_a_command_trains(
     small = plays_atari(words)
     if small:
         pytest.importorskip("ale_py")
-    short = ["--total-env-steps", "100" if small else "300", "--evaluation.every-seconds", "0"]
+    short = ["--total-env-steps", "40" if small else "300", "--evaluation.every-seconds", "0"]
     short += ["--placement", "inline", *(SMALL if small else [])]
     if "laser_pong" in words:  # it learns from sixteen parts of a batch
         short[-2] = "--num-envs=16"

@@ -40,7 +40,7 @@ def config(env_id: str, folder: Path, steps: int, **settings: Any) -> TrainConfi
         **settings,
     }
     if "NoFrameskip" in env_id:
-        given |= {"policy": {"fc_size": 32}, "unroll_length": 8, "num_envs": 2}
+        given |= {"policy": {"fc_size": 32}, "env.size": 36, "unroll_length": 8, "num_envs": 2}
     return make_config(env_id, given)
 
 

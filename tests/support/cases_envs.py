@@ -7,7 +7,6 @@ import types
 
 import gymnasium
 import numpy as np
-import torch
 from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 
 
@@ -105,6 +104,8 @@ class Habits(gymnasium.Env):
     observation_space, action_space = Box(0, 1, (2,)), Discrete(2)
 
     def __init__(self):
+        import torch  # worker processes of other cases begin sooner without it
+
         mode = os.environ.get("MODE", "")
         if mode == "chdir":
             os.chdir(tempfile.mkdtemp())

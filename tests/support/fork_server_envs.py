@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import random
@@ -11,6 +12,17 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+
+class TakenApart:
+    """Tells in WHERE that Python has taken its modules apart before the process ended."""
+
+    def __del__(self) -> None:
+        if "WHERE" in os.environ:
+            Path(os.environ["WHERE"], f"{os.getpid()}.apart").touch()
+
+
+taken_apart = TakenApart()
 
 
 class Tells(gymnasium.Env[Any, Any]):
@@ -29,6 +41,7 @@ class Tells(gymnasium.Env[Any, Any]):
         path = Path(os.environ["WHERE"], f"{os.getpid()}.json")
         if not path.exists():
             path.write_text(json.dumps(found))
+            atexit.register(path.with_suffix(".ended").touch)
         return np.zeros(1, np.float32), {}
 
     def step(self, action: Any) -> Any:

@@ -19,6 +19,7 @@ SMALL_ATARI: dict[str, Any] = {
     "policy": {"fc_size": 32, "normalize_steps": 64},
     "checkpoint_every_seconds": 0.0,
     "evaluation": {"every_seconds": 0.0},
+    "algorithm": {"ppo": {"passes": 2, "num_minibatches": 2}},
 }
 
 

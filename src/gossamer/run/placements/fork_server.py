@@ -434,5 +434,19 @@ def _nothing(number: int, frame: object) -> None:
     pass
 
 
+def _end_with(codes: list[int]) -> None:
+    """End this process with its exit code, once there is one, in place of Python, which would clear every module first.
+
+    That takes a quarter of a second of a core, and unshares what a copy has shared.
+    """
+    if codes:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(AttributeError, OSError, ValueError):  # missing, full, or closed
+                stream.flush()
+        os._exit(*codes)
+
+
 if __name__ == "__main__":
-    sys.exit(_main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
+    codes = list[int]()
+    atexit.register(_end_with, codes)  # the first, so that it is called last
+    codes.append(_main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))
