@@ -237,7 +237,7 @@ def test_the_others_go_on_when_a_writer_dies(
         return poll(placement)
 
     monkeypatch.setattr(Processes, "poll", kills_one)
-    made = config(tmp_path / "run", total_env_steps=3 * 32 * 60, learners_per_process=1)
+    made = config(tmp_path / "run", total_env_steps=3 * 32 * 150, learners_per_process=1)
     result = train(made, quiet=True)
     assert killed
     assert result.summary["restarts"] == 1

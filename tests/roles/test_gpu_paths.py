@@ -98,15 +98,15 @@ def test_runs_learn_the_same_by_either_way(run, env_id, tmp_path, as_on_a_gpu):
 
 FOUR_KINDS = [
     {"name": "queue", "fraction": 0.25},
-    {"name": "uniform", "fraction": 0.25, "capacity": 8},
-    {"name": "elite", "fraction": 0.25, "capacity": 8, "insert": "elite"},
-    {"name": "attentive", "fraction": 0.25, "capacity": 8},
+    {"name": "uniform", "fraction": 0.25, "capacity": 16},
+    {"name": "elite", "fraction": 0.25, "capacity": 16, "insert": "elite"},
+    {"name": "attentive", "fraction": 0.25, "capacity": 16},
 ]
 
 
 PONG = "PongNoFrameskip-v4"
-STEPS = 192
-"""Of a run: 24 columns, more than twice what a replay holds."""
+STEPS = 320
+"""Of a run: 40 columns, more than twice what a replay holds."""
 
 
 @pytest.mark.parametrize(

@@ -205,9 +205,7 @@ def test_gradients_are_averaged_however_many_parts_an_action_has(
     tmp_path: Path, algorithm: dict[str, Any]
 ) -> None:
     """Each part has an entropy of its own, which travels beside the gradients."""
-    made = config(
-        tmp_path / "run", "allreduce", 3 * 128, "joint_envs:Many", algorithm=algorithm
-    )
+    made = config(tmp_path / "run", "allreduce", 3 * 128, "joint_envs:Many", algorithm=algorithm)
     train(made, quiet=True)
     row = rows_of(tmp_path / "run")[-1]
     entropies = [x for name, x in row.items() if name.startswith("learner/entropy_nats/")]

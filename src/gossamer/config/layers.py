@@ -378,7 +378,7 @@ def make_config(
     Raises:
         ConfigError: the settings contain a mistake, or the run does not exist.
     """
-    given = nested(settings or {})
+    given = nested(as_written(settings or {}))
     presets = [os.fspath(presets)] if isinstance(presets, (str, os.PathLike)) else presets
     if env_id and given.setdefault("env_id", env_id) != env_id:
         raise ConfigError(
