@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 from core_fakes import CONTINUOUS, DISCRETE, JOINT, small_policy, spec_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gossamer.errors import ConfigError
 from gossamer.policies.actor_critic import INITIAL_VARIANCE, MASKED, ActorCritic
@@ -248,6 +250,38 @@ def test_values_that_hardly_differ_are_not_magnified():
     policy.observe_values(targets.sum().item(), targets.square().sum().item(), 3)
     policy.refresh()
     assert policy.value_scale().item() == pytest.approx(0.01)
+
+
+@given(
+    seen=st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=6),
+    more=st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=6),
+)
+@settings(max_examples=30, deadline=None)
+def test_rescaled_heads_predict_what_they_did(seen, more):
+    """Pop-Art, against proposition 1 in float64: whatever the targets, no value moves, and errors are in new units."""
+    policy = small_policy(value_norm=True)
+    inputs = rows(policy.spec, 2, 3)
+    every = []
+    for targets in (seen, more):
+        before = policy(*inputs).value
+        weight, bias = (x.double() for x in (policy.value_head.weight, policy.value_head.bias))
+        mean, std = policy.value_mean.double(), policy.value_std.double()
+        x = torch.tensor(targets, dtype=torch.float64)
+        every += targets
+        policy.observe_values(x.sum().item(), x.square().sum().item(), len(x))
+        policy.refresh(keep_values=True)
+        new_std = max(np.std(every), 1e-2)
+        close = {"rtol": 1e-4, "atol": 1e-4 * (abs(np.mean(every)) + new_std) / new_std}
+        torch.testing.assert_close(
+            policy.value_head.weight.double(), weight * std / new_std, **close
+        )
+        expected = (std * bias + mean - np.mean(every)) / new_std
+        torch.testing.assert_close(policy.value_head.bias.double(), expected, **close)
+        limit = 1e-5 * (1.0 + np.abs(every).max())
+        torch.testing.assert_close(policy(*inputs).value, before, rtol=1e-4, atol=limit)
+    unchanged = policy.value_head.weight.clone()
+    policy.refresh(keep_values=True)
+    assert torch.equal(policy.value_head.weight, unchanged), "moments that stay rescale nothing"
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])

@@ -37,15 +37,22 @@ ACTIONS = {
 TORSOS = {"mlp": (4,), "nature": (4, 36, 36), "a3c": (4, 24, 24), "impala": (3, 8, 8)}
 CORES = ("none", "lstm", "gru")
 ALGORITHMS = {
-    "a2c": A2C(num_minibatches=2, value_norm=True),
+    "a2c": A2C(num_minibatches=2, value_norm=True, popart=True),
     "a2c, normalised": A2C(normalize_advantage=True),
     "vtrace": VTrace(value_norm=True, scale_rewards=True),
     "vtrace, passes": VTrace(passes=2, num_minibatches=2, normalize_advantage=True),
     # Random batches are far from what the policy would do: with a smaller limit nothing would be left of them.
     "laser": Laser(num_minibatches=2, cut="cumulative", value_norm=True, max_kl_nats=20.0),
-    "ppo": PPO(passes=2, num_minibatches=3, target_kl_nats=0.01, clip_value=0.2, value_norm=True),
+    "ppo": PPO(
+        passes=2,
+        num_minibatches=3,
+        target_kl_nats=0.01,
+        clip_value=0.2,
+        value_norm=True,
+        popart=True,
+    ),
     "ppo, kl": PPO(passes=3, num_minibatches=2, max_kl_nats=0.05, deal="columns"),
-    "impact": Impact(num_minibatches=2, target_every_updates=3, value_norm=True),
+    "impact": Impact(num_minibatches=2, target_every_updates=3, value_norm=True, popart=True),
 }
 OPTIMIZERS = {
     "adam": OptimizerConfig(),

@@ -204,7 +204,7 @@ def test_before_learn_start_only_the_moments_learn():
     steps = int(first.valid.sum()) + 1
     policy = small_policy(normalize_obs=True, value_norm=True)
     before = {name: x.clone() for name, x in policy.named_parameters()}
-    algorithm = PPO(passes=2, num_minibatches=2, value_norm=True, target_kl_nats=1e3)
+    algorithm = PPO(passes=2, num_minibatches=2, value_norm=True, popart=True, target_kl_nats=1e3)
     learner = make_learner(
         policy,
         algorithm,
@@ -225,6 +225,25 @@ def test_before_learn_start_only_the_moments_learn():
     assert learn(learner)["learner/learning_rate"] == pytest.approx(5e-4)
     changed = {name for name, x in policy.named_parameters() if not torch.equal(x, before[name])}
     assert changed == {name for name, x in before.items() if x.numel()}
+
+
+@pytest.mark.parametrize("popart", [False, True])
+def test_new_moments_leave_values_alone_with_popart(popart):
+    batch, *rest = batches_of(3)
+    policy = small_policy(normalize_obs=False, value_norm=True)
+    algorithm = PPO(passes=2, num_minibatches=2, value_norm=True, popart=popart)
+    learner = make_learner(policy, algorithm, batch, *rest)
+    inputs = [getattr(rest[0], name) for name in ("obs", "starts", "core_state")]
+    for _ in range(3):
+        while len(learner.dealt) != 1:
+            learner.adapt()
+            learner.combine()
+        learner.adapt()  # the last one
+        before, scale = policy(*inputs).value, policy.value_scale().clone()
+        learner.combine()
+        assert policy.value_scale() != scale
+        after = policy(*inputs).value
+        assert torch.allclose(after, before, rtol=1e-4, atol=1e-4) == popart
 
 
 def test_a_target_policy_has_the_moments_with_which_learning_begins():

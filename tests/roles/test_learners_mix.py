@@ -159,7 +159,7 @@ def test_gradients_of_a_group_are_those_of_one_learner_with_all_rows(reduction):
 @pytest.mark.parametrize(
     "algorithm",
     [
-        PPO(passes=2, num_minibatches=2, value_norm=True),
+        PPO(passes=2, num_minibatches=2, value_norm=True, popart=True),
         PPO(passes=3, num_minibatches=2, max_kl_nats=1e-5, target_kl_nats=1e-3),
         VTrace(passes=2, normalize_advantage=True),
         Impact(num_minibatches=2, target_every_updates=3, value_norm=True),

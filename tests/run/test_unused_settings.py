@@ -44,6 +44,7 @@ def same(one: Path, other: Path) -> bool:
         ([CART], ["--policy.fc-size=32", "--policy.last-filters=32"], "policy.torso is mlp"),
         ([CART], ["--policy.pixel-std-floor=3"], "observations are no images"),
         ([CART, "--policy.normalize-obs=false"], ["--policy.obs-clip=0.1"], "normalize_obs is off"),
+        ([CART, "--algorithm.value-norm=false"], ["--algorithm.popart"], "value_norm is off"),
         ([CART, "--policy.core=gru"], ["--policy.separate-value=false"], "policy.core is gru"),
         ([CART, "--policy.core=lstm"], ["--policy.tile-size=4"], "no grid of symbols"),
         ([CART], ["--optimizer.decay=0.5"], "optimizer.name is adam"),

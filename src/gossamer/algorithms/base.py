@@ -128,6 +128,9 @@ class Algorithm(Named):
     afterwards."""
     value_norm: bool = False
     """Normalise value targets by their running mean and deviation."""
+    popart: bool = False
+    """Where value_norm is on: rescale the last layer of the value whenever mean and deviation have changed, so that
+    predicted values stay as they are (Pop-Art: van Hasselt et al. 2016, proposition 1)."""
     scale_rewards: bool = False
     """Also divide advantages by the running deviation of value targets, so that the entropy bonus has the same
     weight at any reward scale (like reward scaling in OpenAI Baselines). Needs value_norm."""

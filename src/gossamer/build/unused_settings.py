@@ -60,6 +60,8 @@ def _unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str
     yield from _of_optimizer(config)
     yield from _of_network(config, spec)
     policy = config.policy
+    if not config.algorithm.value_norm:
+        yield ["algorithm.popart"], "algorithm.value_norm is off"
     if not policy.normalize_obs:
         names = ["policy.obs_clip", "policy.pixel_std_floor", "policy.normalize_steps"]
         yield names, "policy.normalize_obs is off"

@@ -327,14 +327,24 @@ class ActorCritic(nn.Module):
         self.value_moments.update_sums(total, squares, count)
 
     @torch.no_grad()
-    def refresh(self) -> None:
-        """Recompute what is derived from the moments; call after they have changed."""
+    def refresh(self, *, keep_values: bool = False) -> None:
+        """Recompute what is derived from the moments; call after they have changed.
+
+        Args:
+            keep_values: rescale the value head, so that it predicts what it did: W' = s / s' W, b' = (s b + m - m') / s',
+                where m and s are the mean and deviation before, m' and s' those from now on. Source: Pop-Art, van
+                Hasselt et al. 2016 (arXiv:1602.07714), proposition 1.
+        """
         if self.value_mean.is_meta:
             return  # there are no numbers, and torch would import its compiler to compute their shapes
         for normalizer in self.normalizers.values():
             normalizer.refresh()
         if self.value_norm:
-            mean, std = self.value_moments.mean_std(1e-2)
+            mean, std = (x.float() for x in self.value_moments.mean_std(1e-2))
+            if keep_values:
+                weight, bias = self.value_head.weight, self.value_head.bias
+                weight.copy_(weight * (self.value_std / std))
+                bias.copy_((bias * self.value_std + (self.value_mean - mean)) / std)
             self.value_mean.copy_(mean)
             self.value_std.copy_(std)
 

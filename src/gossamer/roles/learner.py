@@ -303,7 +303,7 @@ class Learner:
             self._observe()
         if self._follows:  # what is mixed before is no step, and is not to be followed later
             self.outer_step.apply(self._learning_rate)
-        self._updates.refresh()
+        self._updates.refresh(follows=self._follows)
         self._count(self._updates.finish())
         if not self._follows:  # a policy that has not moved says nothing about the learning rate
             self._state.lr_scale = 1.0

@@ -12,6 +12,7 @@ import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -127,7 +128,10 @@ class Updates:
         self._steps = {
             follows: self._graph("a step", self._step_of(follows)) for follows in (True, False)
         }
-        self._refresh = self._graph("the moments", policy.refresh)
+        self._refreshes = {
+            keeps: self._graph("the moments", partial(policy.refresh, keep_values=keeps))
+            for keeps in (True, False)
+        }
         self._names: list[str] = []
         self._rows = self._zeros(0, 0)  # [U, 2 + 2 M] of a version's updates
         self._number = torch.zeros(1, dtype=torch.int64, device=self._device)  # of the next row
@@ -268,9 +272,9 @@ class Updates:
         elif self._policy.value_norm:
             self._policy.observe_values(*self._targets)
 
-    def refresh(self) -> None:
-        """Let the policy go by the moments as they are now."""
-        self._refresh()
+    def refresh(self, *, follows: bool) -> None:
+        """Let the policy go by the moments as they are now; one that does not follow keeps its parameters."""
+        self._refreshes[follows and self._algorithm.popart]()
 
     def finish(self) -> list[Update]:
         """End the version; return its updates, which waits for a GPU."""
