@@ -7,6 +7,11 @@ from pathlib import Path
 import pytest
 from sessions import QUICK, checkpoints, run_session, slow, summary_of
 
+import gossamer
+from gossamer.errors import RunFailed
+from gossamer.roles.learner import Learner
+from gossamer.roles.updates import Updates
+
 RUN = ["--run-folder", "run", *QUICK, "--total-env-steps", "512"]
 TWO = ["--num-learners", "2", "--learner-threads", "1"]
 IN_STEP = [*TWO, "topology:gossip", "--topology.max-staleness", "0"]
@@ -70,3 +75,17 @@ def test_a_learner_that_dies_when_others_have_reached_the_end(tmp_path: Path) ->
     """In lock-step: the one that takes over cannot know that the end has been reached."""
     run_session(["broken_envs:DiesAtItsEnd", *RUN, *IN_STEP], tmp_path)
     assert_whole(tmp_path, restarts=1)
+
+
+def test_what_fails_to_close_does_not_hide_what_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As everything does on a GPU that is gone."""
+
+    def gone(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(Updates, "update", gone)
+    monkeypatch.setattr(Learner, "close", gone)
+    with pytest.raises(RunFailed, match="RuntimeError: CUDA error"):
+        gossamer.train("CartPole-v1", presets=["debug"], run_folder=tmp_path / "run", quiet=True)
