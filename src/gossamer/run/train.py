@@ -347,7 +347,9 @@ class _Session:
         except (Overdue, GivenUp):
             _tell_unclosed()
         except Exception:
-            if failure is None:  # else that is told: what it has broken, as a GPU, may not close either
+            if (
+                failure is None
+            ):  # else that is told: what it has broken, as a GPU, may not close either
                 raise
 
     def _load(self, ranks: range) -> InitialState | None:
