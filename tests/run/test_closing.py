@@ -8,9 +8,10 @@ import pytest
 from sessions import QUICK, checkpoints, run_session, slow, summary_of
 
 import gossamer
-from gossamer.errors import RunFailed
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.roles.learner import Learner
 from gossamer.roles.updates import Updates
+from gossamer.run.placements.host_learners import HostLearners
 
 RUN = ["--run-folder", "run", *QUICK, "--total-env-steps", "512"]
 TWO = ["--num-learners", "2", "--learner-threads", "1"]
@@ -85,7 +86,16 @@ def test_what_fails_to_close_does_not_hide_what_has_failed(
     def gone(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA error: unspecified launch failure")
 
-    monkeypatch.setattr(Updates, "update", gone)
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError("does not fit")
+
     monkeypatch.setattr(Learner, "close", gone)
-    with pytest.raises(RunFailed, match="RuntimeError: CUDA error"):
-        gossamer.train("CartPole-v1", presets=["debug"], run_folder=tmp_path / "run", quiet=True)
+    for kind, method, error, told in (
+        (Updates, "update", gone, "RuntimeError: CUDA error"),
+        (HostLearners, "join", refuse, "does not fit"),
+    ):
+        monkeypatch.setattr(kind, method, error)
+        with pytest.raises((RunFailed, ConfigError), match=told):
+            gossamer.train(
+                "CartPole-v1", presets=["debug"], run_folder=tmp_path / method, quiet=True
+            )
