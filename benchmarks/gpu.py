@@ -235,9 +235,11 @@ def _several(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
 
 def _kill(asked: argparse.Namespace, gpus: int) -> dict[str, bool]:
     script = Path(__file__).with_name("kill_resume.py")
-    words = ["--kills", "5", "--", "--device", "cuda", "--deterministic", "--lag", "1", "algorithm:vtrace"]  # fmt: skip
+    many = ["--kills", "1", "--env", "CartPole-v1"] if asked.dry else ["--kills", "5"]
+    device = "auto" if asked.dry else "cuda"
+    words = [*many, "--", "--device", device, "--deterministic", "--lag", "1", "algorithm:vtrace"]
     done = subprocess.run([sys.executable, str(script), *words], text=True, capture_output=True)
-    print("  " + "\n  ".join((done.stdout or done.stderr).strip().splitlines()), flush=True)
+    print("  " + "\n  ".join((done.stdout + done.stderr).strip().splitlines()), flush=True)
     return {"survived": done.returncode == 0}
 
 
@@ -268,7 +270,10 @@ def _train(
 
 def _run(words: list[str], before: Sequence[str] = ()) -> str:
     command = [*before, sys.executable, "-m", "gossamer", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:  # taskset is not everywhere
+        raise Failed(str(error)) from None
     if done.returncode:
         raise Failed(f"gossamer {' '.join(words)}: {done.stderr.strip()[-800:]}")
     return done.stdout

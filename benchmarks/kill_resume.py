@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -69,7 +70,8 @@ def measure(env_id: str, given: list[str], folder: Path, kills: int, seed: int) 
     alone, killed = folder / "alone", folder / "killed"
     own = [] if any(x.lstrip("-").startswith("algorithm:") for x in given) else [ALGORITHMS[env_id]]
     words = [env_id, *own, *TASKS[env_id], *given]
-    finish(start([*words, "--run-folder", str(alone)]))
+    if not finish(start([*words, "--run-folder", str(alone)])):
+        sys.exit(f"the run that is left alone fails: gossamer train {shlex.join(words)}")
     chance = random.Random(seed)  # noqa: S311 - moments, not secrets
     survived = 0
     for kill in range(kills + 1):

@@ -97,7 +97,11 @@ def test_a_torch_for_cpus_sees_no_gpu(built, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "found"), [("", []), ("-1", []), ("2", ["2"]), ("0,GPU-8f3", ["0", "GPU-8f3"])]
+    ("value", "found"),
+    [
+        *(("", []), ("-1", []), ("2", ["2"]), ("0,GPU-8f3", ["0", "GPU-8f3"])),
+        *(("NoDevFiles", []), ("none", []), ("0,-1,1", ["0"]), ("0,1,", ["0", "1"])),
+    ],
 )
 def test_the_variable_decides(
     built,

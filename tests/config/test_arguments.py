@@ -154,6 +154,8 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --num-envs \udc80", "it must be a whole number: --num-envs 8"),
         ("CartPole-v1 --seed 1e400", "a whole number"),
         ("CartPole-v1 --lag 2", "one of auto, 0, 1, free: --lag auto"),
+        ("CartPole-v1 --device gpu", "one of auto, cpu, cuda: --device cuda"),
+        ("CartPole-v1 --device cuda:1", "--device cuda, with CUDA_VISIBLE_DEVICES=1"),
         ("CartPole-v1 --tensorboard=maybe", "true or false"),
         (
             "CartPole-v1 --env.mask none",

@@ -14,11 +14,16 @@ from sessions import fast
 
 from gossamer.build import replays
 from gossamer.config import make_config
+from gossamer.errors import RunFailed
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadBoard
 from gossamer.policies.core import Core
 from gossamer.policies.settings import PolicyConfig
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.roles.acting_step import ActingStep
+from gossamer.roles.evaluation import Steps
+from gossamer.roles.learner import Learner
+from gossamer.roles.updates import Updates
 from gossamer.run.checkpoint_contents import policy_of
 from gossamer.run.train import train
 from gossamer.system import devices
@@ -158,6 +163,38 @@ def test_replays_are_picked_from_the_same_by_either_way(
                 )
             else:
                 assert torch.equal(found[key], x), key
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "doing"),
+    [
+        (ActingStep, "__init__", "for the learners"),
+        (ActingStep, "__call__", "to act"),
+        (Updates, "refresh", "to mix and to observe"),
+        (Steps, "of", "to evaluate"),
+        (Learner, "load_state_dict", "to go on with a checkpoint"),
+    ],
+)
+def test_memory_that_is_too_small_for_anything_ends_a_run_in_a_line(
+    kind, method, doing, tmp_path, as_on_a_gpu, monkeypatch, capfd
+):
+    def too_little(*_, **__):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    def trained(env_steps, **more):
+        given = {"placement": "inline", "num_envs": 2, "unroll_length": 8, "device": "cpu",
+                 "evaluation.every_seconds": float(kind is Steps), "total_env_steps": env_steps}  # fmt: skip
+        config = make_config("CartPole-v1", {**given, "run_folder": str(tmp_path / "run")})
+        train(config, quiet=True, **more)
+
+    as_on_a_gpu()
+    resumes = kind is Learner
+    if resumes:
+        trained(32)
+    monkeypatch.setattr(kind, method, too_little)
+    with pytest.raises(RunFailed, match=rf"^the GPU's memory is too small {doing}.*2\.00 GiB"):
+        trained(64, resume=str(tmp_path / "run") if resumes else None)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("obs_shape", [(4,), (3, 5, 6)])

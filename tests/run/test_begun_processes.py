@@ -120,9 +120,13 @@ def test_a_resumed_run_has_its_steps_before_anybody_has_published(placed):
     assert (placement.updates, placement.env_steps) == (40, 400 + 410 + 420)
 
 
-@pytest.mark.parametrize(("visible", "found"), [("3,5", ["3", "5", "3"]), ("7", ["7", "7", "7"])])
-def test_learners_are_dealt_over_the_gpus_that_the_run_may_use(monkeypatch, visible, found):
+@pytest.mark.parametrize(
+    ("visible", "seen", "found"),
+    [("3,5", 2, ["3", "5", "3"]), ("7", 1, ["7", "7", "7"]), ("3,5,", 2, ["3", "5", "3"]), ("3,-1,5", 1, ["3", "3", "3"])],
+)  # fmt: skip
+def test_learners_are_dealt_over_the_gpus_that_the_run_may_use(monkeypatch, visible, seen, found):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     assert [gpu_of(rank) for rank in range(3)] == found
 
 

@@ -7,6 +7,12 @@ from pathlib import Path
 import pytest
 from sessions import QUICK, checkpoints, run_session, slow, summary_of
 
+import gossamer
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.roles.learner import Learner
+from gossamer.roles.updates import Updates
+from gossamer.run.placements.host_learners import HostLearners
+
 RUN = ["--run-folder", "run", *QUICK, "--total-env-steps", "512"]
 TWO = ["--num-learners", "2", "--learner-threads", "1"]
 IN_STEP = [*TWO, "topology:gossip", "--topology.max-staleness", "0"]
@@ -70,3 +76,26 @@ def test_a_learner_that_dies_when_others_have_reached_the_end(tmp_path: Path) ->
     """In lock-step: the one that takes over cannot know that the end has been reached."""
     run_session(["broken_envs:DiesAtItsEnd", *RUN, *IN_STEP], tmp_path)
     assert_whole(tmp_path, restarts=1)
+
+
+def test_what_fails_to_close_does_not_hide_what_has_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As everything does on a GPU that is gone."""
+
+    def gone(*_: object, **__: object) -> None:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError("does not fit")
+
+    monkeypatch.setattr(Learner, "close", gone)
+    for kind, method, error, told in (
+        (Updates, "update", gone, "RuntimeError: CUDA error"),
+        (HostLearners, "join", refuse, "does not fit"),
+    ):
+        monkeypatch.setattr(kind, method, error)
+        with pytest.raises((RunFailed, ConfigError), match=told):
+            gossamer.train(
+                "CartPole-v1", presets=["debug"], run_folder=tmp_path / method, quiet=True
+            )

@@ -248,17 +248,27 @@ def test_captured_acting_is_acting_that_is_called(deterministic: None, core: str
         assert torch.equal(one, other)
 
 
+class Looks(torch.nn.Module):
+    """Feature layers that branch on their data."""
+
+    feature_size = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) if float(x.sum()) > 0.0 else self.layer(-x)
+
+
+def test_a_run_with_such_a_torso_goes_through(tmp_path: Path) -> None:
+    result = train(
+        make_config("CartPole-v1", settings(tmp_path / "run")), torso=Looks(), quiet=True
+    )
+    assert result.summary["exit_reason"] == "done: total_env_steps reached"
+
+
 def test_a_torso_that_looks_at_its_data_is_run_step_by_step_and_said_once() -> None:
-    class Looks(torch.nn.Module):
-        feature_size = 4
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x) if float(x.sum()) > 0.0 else self.layer(-x)
-
     told: list[str] = []
     spec = spec_of()
     policy = ActorCritic(spec, PolicyConfig(), torso=Looks()).cuda()

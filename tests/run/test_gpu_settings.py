@@ -315,6 +315,28 @@ def test_what_the_device_cannot_hold_is_refused_with_rows_that_fit(gpu, settings
     refuse_what_a_gpu_cannot_hold(config, spec, dataclasses.replace(plan, device="cpu"))
 
 
+class Looks(torch.nn.Module):
+    """Feature layers that branch on their data."""
+
+    feature_size = 4
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) if float(x.sum()) > 0.0 else self.layer(-x)
+
+
+def test_layers_that_look_at_their_data_are_measured_too(gpu):
+    settings = planned("CartPole-v1")
+    gpu(10 << 30)
+    refuse_what_a_gpu_cannot_hold(*settings, Looks())
+    gpu(1 << 10)
+    with pytest.raises(ConfigError, match="of the GPU's memory"):
+        refuse_what_a_gpu_cannot_hold(*settings, Looks())
+
+
 @dataclasses.dataclass(frozen=True)
 class Greedy(A2C):
     """Takes more memory than there is."""

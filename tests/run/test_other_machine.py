@@ -83,9 +83,13 @@ def test_on_fewer_cores_threads_are_fewer_and_groups_as_many(tmp_path: Path, on:
     assert not [line for line in log_of(tmp_path) if line.startswith("changed")][1:]
 
 
-def test_from_a_gpu_to_a_cpu(tmp_path: Path, on: Any) -> None:
+@pytest.mark.parametrize(
+    ("env_id", "anew"),
+    [(PONG, {}), ("CartPole-v1", {"max_episode_steps": 50})],  # the second is tried out again
+)
+def test_from_a_gpu_to_a_cpu(tmp_path: Path, on: Any, env_id: str, anew: dict[str, int]) -> None:
     on(SMALL)
-    train(config(PONG, tmp_path, 32, lag="1"), quiet=True)
+    train(config(env_id, tmp_path, 32, lag="1"), quiet=True)
     found = last(tmp_path)
     tensors = {**found.tensors, "actor.generator": torch.zeros(16, dtype=torch.uint8)}
     saved = json.loads((tmp_path / "config.json").read_text())
@@ -95,16 +99,18 @@ def test_from_a_gpu_to_a_cpu(tmp_path: Path, on: Any) -> None:
     state = {**found.state, "settings": saved}
     CheckpointStore(tmp_path / "checkpoints", 0).save(found.updates, tensors, state)
     rewrite(tmp_path, device="cuda", precision="bf16", micro_batch_rows=36, hardware="GPU 80")
-    longer = make_config(settings={"total_env_steps": 64}, resume=str(tmp_path))
+    longer = make_config(settings={"total_env_steps": 64, **anew}, resume=str(tmp_path))
     assert longer.device == "cuda"
     result = train_command(
-        longer, layers={}, argv=[], resume=tmp_path, config_given={"total_env_steps"}
+        longer, layers={}, argv=[], resume=tmp_path, config_given={"total_env_steps", *anew}
     )
-    assert result.summary["env_steps"] == 64
+    assert result.summary["env_steps"] >= 64
     plan = last(tmp_path).state["plan"]
     assert (plan["device"], plan["precision"], plan["num_envs"]) == ("cpu", "fp32", 4)
     (told,) = [line for line in log_of(tmp_path) if line.startswith("resumed")]
-    assert told.startswith("resumed (not exactly: device cuda -> cpu) at 32 env steps")
+    new = "with new episodes (not exactly: max_episode_steps 0 -> 50; "
+    how = new if anew else "(not exactly: "
+    assert told.startswith(f"resumed {how}device cuda -> cpu) at ")
     assert "changed: device cuda -> auto" in log_of(tmp_path)
 
 

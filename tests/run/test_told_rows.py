@@ -6,6 +6,7 @@ import time
 from types import SimpleNamespace
 
 import pytest
+import torch
 from fake_placement import FakePlacement, Supervised
 from runs import SMALL, rows_of
 
@@ -44,12 +45,25 @@ def group_of(ranks):
             actor=SimpleNamespace(seconds={"env": 0.0, "inference": 0.0}, processes=[]),
             queue=SimpleNamespace(waited_seconds={"slot": 0.0}),
             board=SimpleNamespace(waited_seconds=0.0),
-            plan=SimpleNamespace(device="cpu", lag=0, actors=0),
+            plan=SimpleNamespace(device="cuda", lag=0, actors=0),
+            policy=SimpleNamespace(device=torch.device("cuda", rank)),
             checkpoint_seconds=0.0,
         )
         for rank in ranks
     ]
     return SimpleNamespace(parts=parts)
+
+
+@pytest.fixture(autouse=True)
+def gpus(monkeypatch):
+    """GPU k holds k bytes and is busy for 10 k % of the time."""
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: device.index)
+    monkeypatch.setattr(torch.cuda, "utilization", lambda device: 10 * device.index)
+
+
+def test_a_row_tells_of_its_learners_own_gpu():
+    rows = Rows(group_of((0, 2))).make(last=True)
+    assert [(row["gpu_memory_bytes"], row["gpu_percent"]) for row in rows] == [(0, 0), (2, 20)]
 
 
 @pytest.mark.parametrize("ranks", [(0,), (0, 1, 2), (4, 5)])

@@ -17,6 +17,7 @@ from gossamer.errors import RunFailed
 from gossamer.record.checkpoint import Score
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
+from gossamer.run.host_protocol import Failed
 from gossamer.run.mixing_facts import mixing_facts
 from gossamer.run.summary import summary_of
 from gossamer.run.train import train
@@ -223,3 +224,11 @@ def test_an_error_of_several_lines_is_told_once():
     told = headline(RunFailed(f"a learner failed: {raised}\n{several}"))
     assert told == f"a learner failed: {raised}"
     assert headline(RunFailed(f"a learner failed\n{several}")) == f"a learner failed {raised}"
+
+
+def test_an_error_whose_message_has_several_lines_is_told_whole() -> None:
+    """As CUDA's, of which the last line tells what to compile torch with."""
+    error = RuntimeError("CUDA error: device-side assert triggered\n  Compile with this.\n\n")
+    whole = "RuntimeError: CUDA error: device-side assert triggered Compile with this."
+    assert headline(error) == whole
+    assert headline(Failed.of(error, "a learner").error) == f"a learner failed: {whole}"

@@ -256,8 +256,9 @@ def refuse_what_a_gpu_cannot_hold(
     free, memory = torch.cuda.mem_get_info()
     # What an earlier run of this process has left, which the next one takes again.
     free += torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-    # On a device of shapes alone.
-    policy = build_policy(config, spec, torso).to("meta")
+    policy = build_policy(config, spec, torso)
+    if torso is None and not config.policy.has_own_code:  # which may branch on its data
+        policy.to("meta")  # a device of shapes alone
     columns = share_out(config, plan.num_envs).total
     rows = min(plan.micro_batch_rows, columns * (config.unroll_length + 1))
     each = _learnt_nbytes(config, spec, plan, policy)

@@ -166,7 +166,8 @@ def remedy(annotation: Any, written: Any, default: Any, flag: str = "") -> str:
     if int in plain and default == 0 and not isinstance(default, (bool, float)):
         default = _EXAMPLE  # 0 is one too, and stands for something else
     names = [str(x) for kind in plain for x in _names_of(kind)]
-    default = near(str(written), names) or default
+    gpu = re.fullmatch(r"(?:gpu|cuda):?(\d*)", str(written).lower()) if "cuda" in names else None
+    default = "cuda" if gpu else near(str(written), names) or default
     low = bare(kinds_of(annotation)[0])[1].ge
     if default is None and low is not None and low >= 0:  # else it is where plain numbers end
         default = low
@@ -175,7 +176,8 @@ def remedy(annotation: Any, written: Any, default: Any, flag: str = "") -> str:
     if isinstance(default, tuple) and not isinstance(written, (list, tuple)):
         default = cast("tuple[Any, ...]", default)[0]
     text = _joined(default) if isinstance(default, tuple) else spell(default).strip('"')
-    return f": {flag} {text}" if flag else f", for example {spell(default)}"
+    which = f", with CUDA_VISIBLE_DEVICES={gpu[1]} in the environment" if gpu and gpu[1] else ""
+    return (f": {flag} {text}" if flag else f", for example {spell(default)}") + which
 
 
 def _joined(value: Any) -> str:

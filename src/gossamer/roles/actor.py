@@ -208,6 +208,7 @@ class Actor:
         """Steps whose actions are kept, for bringing environments back: those since the oldest episode began."""
         return max(len(group.sent) for group in self._groups)
 
+    @devices.memory_told("to act", devices.ROOM)
     @torch.no_grad()
     def collect(self, slot: Trajectory, version: int) -> None:
         """Fill a slot with the next T steps of every environment; nothing is left in flight."""

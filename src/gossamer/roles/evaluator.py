@@ -13,6 +13,7 @@ from gossamer.envs.atari import EPISODES_PER_SEED
 from gossamer.envs.seeding import CHOOSING_RANK, episode_seed
 from gossamer.links.stopping import LOOK_SECONDS
 from gossamer.roles.evaluation import Interrupted, Steps, play_trials
+from gossamer.system.devices import memory_told
 from gossamer.system.graphs import Graphs
 
 if TYPE_CHECKING:
@@ -290,6 +291,7 @@ class Evaluator:
         # Simulators' threads double it, two cores or more make up for that.
         return self._clock() - began[1]
 
+    @memory_told("to evaluate beside training", "--evaluation.every-seconds 0 trains without")
     def _play(
         self,
         params: Sequence[Tensor],

@@ -42,6 +42,10 @@ if TYPE_CHECKING:
 
 MAX_NONFINITE = 5
 """Batches in a row of which no update has a finite loss and gradient before the run is given up: one reward may spoil all of a batch."""
+ELSEWHERE = (
+    "keep replays in the host's memory, as --replays.1.device cpu does, or use fewer environments"
+)
+"""What helps where replays have used up a GPU's memory."""
 MOST_NATS = 1e9
 """KL that is kept in place of a larger one, which a checkpoint could not hold."""
 
@@ -200,11 +204,12 @@ class Learner:
             self.adapt()
             self.combine()
 
+    @devices.memory_told("to mix and to observe what is learnt", devices.ROOM)
     def adapt(self) -> None:
         """Compute the gradient of the next minibatch, take the step unless gradients are mixed, and post."""
         began = time.perf_counter()
         if self._batch is None:
-            with _replays_memory_told():
+            with devices.memory_told("for what is replayed", ELSEWHERE):
                 batch = self.replay.sample()
             sampled = time.perf_counter()
             self.seconds["wait"] += sampled - began
@@ -225,6 +230,7 @@ class Learner:
                 self.mixer.post(self._mixing)
         self.seconds["learn"] += time.perf_counter() - began
 
+    @devices.memory_told("to mix and to observe what is learnt", devices.ROOM)
     @torch.no_grad()
     def combine(self) -> None:
         """Mix in what the neighbours posted; close the version after its last minibatch."""
@@ -432,15 +438,3 @@ class Learner:
                     raise RuntimeError(f"optimizer.{i}.{name} does not fit its parameter")
                 else:
                     x.copy_(known[name])
-
-
-@contextmanager
-def _replays_memory_told() -> Generator[None]:
-    """Context in which a GPU's memory that replays have used up ends the run with what helps."""
-    try:
-        yield
-    except torch.cuda.OutOfMemoryError as error:
-        raise RunFailed(
-            f"the GPU's memory is too small for what is replayed ({' '.join(str(error).split())[:120]}); keep replays in the "
-            "host's memory, as --replays.1.device cpu does, or use fewer environments"
-        ) from None

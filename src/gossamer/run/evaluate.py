@@ -24,7 +24,7 @@ from gossamer.run.load_policy import config_of, policy_and_checkpoint, whose, wh
 from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, tell
 from gossamer.run.video_or_window import record_video, show_episode
 from gossamer.system.cores import num_cores
-from gossamer.system.devices import cpu_by_default
+from gossamer.system.devices import cpu_by_default, memory_told
 from gossamer.system.reading import visible
 from gossamer.system.signs_of_life import GIVEN_UP
 from gossamer.system.streams import show_result
@@ -99,7 +99,8 @@ def watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
     stop = Stop(INTERRUPT_SECONDS)
     with Watch(config.patience_seconds, _Playing(stop), stop, last_resort=last_resort) as watch:
         try:
-            yield watch
+            with memory_told("to evaluate", "use --device cpu"):
+                yield watch
         except GivenUp as given_up:
             raise RunFailed(_without_advice(given_up.failure)) from None
         except Overdue:

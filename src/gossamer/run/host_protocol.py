@@ -115,7 +115,7 @@ class Failed(Message, frozen=True):
             kind = "ConfigError" if isinstance(error, ConfigError) else "RunFailed"
             return cls(kind, str(error), isinstance(error, OthersLeft))
         lines = "".join(traceback.format_exception(error))
-        headline = lines.strip().splitlines()[-1]
+        headline = " ".join(traceback.format_exception_only(error)[-1].split())
         return cls("RunFailed", f"{role} failed: {headline}\n{lines}")
 
     @property

@@ -117,13 +117,19 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
     refuse_no_videos(config)
     refuse_full_shared_memory(config)
     layout = layout_of(config)
+    machine = learners_machine(config, this_machine())
+    if layout:
+        machine = machine.share_of(layout.share)
     checkpoint, state = None, None
-    before, last = dict[str, Any](), dict[str, Any]()
+    before, given = dict[str, Any](), set[str]()
     if folder is not None:
         # What goes to other processes is loaded when they start.
         ranks = range(0 if layout else config.num_learners)
         mine = tensors_of(ranks, replays=config.checkpoint_replay)
         checkpoint, last = folder.checkpoints().load("last", mine), folder.read_settings()
+        # From Python nobody says what was asked for; what differs was.
+        differing = changes(last, to_dict(config))
+        given |= set(asked.config_given) or {name for name, _, _ in differing}
         # The last session may have ended before it saved anything.
         before = mapping(checkpoint.state.get("settings")) or last
         if config.env.mask in (None, "auto"):  # it stays where it was found
@@ -137,26 +143,21 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
         finished = find_end(config, folder, state, returns_compare=returns_compare)
         if finished is not None:
             return finished
+        # Before anything is made by these settings, which may be another machine's.
+        config = for_this_machine(config, machine, given, state.plan)
+        # What the last session was asked for counts, though it has saved nothing.
+        given |= {name for name, _, _ in changes(before, last)}
     if folder is None and config.env.mask is None and may_mask(config.env_id):
         config = replace(config, env=replace(config.env, mask="auto"))
     asked.beginning.at(f"trying out {config.env_id}", everywhere=False)
     spec, tried = _try_environment(config, folder, checkpoint, layout, torso, before)
     config = replace(config, env=masked_as(config.env, spec))
-    machine = learners_machine(config, this_machine())
-    if layout:
-        machine = machine.share_of(layout.share)
     remark = ""
     if state is None:
         plan = make_plan(config, spec, machine)
         if torso is not None or config.policy.has_own_code:
             refuse_changing(build_shapes(config, spec, torso))
     else:
-        # From Python nobody says what was asked for; what differs was.
-        differing = changes(last, to_dict(config))
-        given = set(asked.config_given) or {name for name, _, _ in differing}
-        config = for_this_machine(config, machine, given, state.plan)
-        # What the last session was asked for counts, though it has saved nothing.
-        given |= {name for name, _, _ in changes(before, last)}
         plan, remark = resumed_plan(state.plan, config, spec, machine, given, before)
         state = with_changes(state, config, plan, before)
     if plan.lag is None and layout is not None and not layout.overlaps:

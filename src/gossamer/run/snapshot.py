@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from torch import Tensor
+from torch import AcceleratorError, Tensor
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.run.checkpoint_contents import POLICY, TARGET, LearnerState, RunState
 from gossamer.system.blocks import copy_into, lay_out_like
+from gossamer.system.devices import ROOM, memory_told
 from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
@@ -201,10 +202,11 @@ def _restore(parts: LearnerBundle, initial: RunState) -> bool:
 def _refusing(folder: str, misfit: str) -> Generator[None]:
     """Context in which a checkpoint is refused in one line if its content is not of the kind that is expected."""
     try:
-        yield
+        with memory_told("to go on with a checkpoint", ROOM):
+            yield
     except ConfigError as error:
         raise ConfigError(f"{folder}: {error}") from None
-    except RunFailed:  # of an environment
+    except (RunFailed, AcceleratorError):  # of an environment, or a GPU
         raise
     except MISFITS as error:
         reason = " ".join(str(error).split())[:200]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -339,11 +340,17 @@ class _Session:
 
     def _close(self, close: Callable[[], None]) -> None:
         """Close what a run holds, within the bound of a stop: an environment may hang there too."""
+        failure = sys.exception()
         try:
             with self.watch.stop.within(self.config.stop_within_seconds):
                 close()
         except (Overdue, GivenUp):
             _tell_unclosed()
+        except Exception:
+            if (
+                failure is None
+            ):  # else that is told: what it has broken, as a GPU, may not close either
+                raise
 
     def _load(self, ranks: range) -> InitialState | None:
         """Return the state that learners begin with, with the tensors of these ranks; they may be given up."""

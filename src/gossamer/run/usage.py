@@ -15,6 +15,8 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import torch
+
 LOOK_EVERY_SECONDS = 3.0
 """Time between two looks for processes that have come or gone."""
 
@@ -97,13 +99,13 @@ def _children(pid: int) -> set[int]:
     return found
 
 
-def gpu_usage(device: str) -> dict[str, float]:
-    """Return metrics of the GPU that this process computes on; nothing if that is its CPU."""
-    if device != "cuda":
+def gpu_usage(device: torch.device) -> dict[str, float]:
+    """Return metrics of the GPU that a learner computes on; nothing if that is a CPU."""
+    if device.type != "cuda":
         return {}
     import torch
 
-    row: dict[str, float] = {"gpu_memory_bytes": float(torch.cuda.memory_reserved())}
+    row: dict[str, float] = {"gpu_memory_bytes": float(torch.cuda.memory_reserved(device))}
     with suppress(Exception):  # needs NVIDIA's management library, which may be missing
-        row["gpu_percent"] = float(torch.cuda.utilization())
+        row["gpu_percent"] = float(torch.cuda.utilization(device))
     return row

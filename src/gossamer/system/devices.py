@@ -11,6 +11,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+from gossamer.errors import RunFailed
+
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Generator, Sequence
@@ -143,6 +145,24 @@ def memory_of(device: torch.device) -> int:
     import torch
 
     return torch.cuda.mem_get_info(device)[1]
+
+
+@contextlib.contextmanager
+def memory_told(doing: str, how: str) -> Generator[None]:
+    """Context, or decorator, in which a GPU's memory that runs out ends the run in a line: for what, and what helps."""
+    try:
+        yield
+    except Exception as error:
+        import torch
+
+        if not isinstance(error, torch.cuda.OutOfMemoryError):
+            raise
+        short = " ".join(str(error).split())[:200]
+        raise RunFailed(f"the GPU's memory is too small {doing} ({short}); {how}") from None
+
+
+ROOM = "free some (nvidia-smi tells who uses it), or use fewer environments or a smaller network"
+"""What helps where a GPU has no room for a run's own."""
 
 
 def stacked(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import re
 from contextlib import suppress
@@ -30,6 +31,8 @@ VARIABLES = {
     "hip": ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
 """Environment variables that name the GPUs that a process may use; the first one that is set counts."""
+NAME = re.compile(r"\s*(\d|GPU-|MIG-)")
+"""Beginning of a GPU's name there."""
 
 
 def count_gpus(maker: str, root: Path = Path("/")) -> int:
@@ -52,8 +55,8 @@ def count_gpus(maker: str, root: Path = Path("/")) -> int:
 def gpus_of(maker: str, root: Path = Path("/")) -> list[str]:
     """Return the GPUs that this process may use, by what CUDA_VISIBLE_DEVICES calls them; arguments as for `count_gpus`."""
     visible = next((os.environ[x] for x in VARIABLES[maker] if x in os.environ), None)
-    if visible is not None:
-        return [x for x in visible.split(",") if x.strip() and x.strip() != "-1"]
+    if visible is not None:  # what names none, as NoDevFiles, hides all behind it
+        return list(itertools.takewhile(NAME.match, visible.split(",")))
     return [str(i) for i in range(count_gpus(maker, root))]
 
 

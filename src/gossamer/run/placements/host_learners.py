@@ -18,7 +18,7 @@ from gossamer.roles.evaluator import Source
 from gossamer.run.placements.actor_team import ActorTeam
 from gossamer.run.placements.shared_memory import Memory, Sizes
 from gossamer.run.resume import resumes_exactly
-from gossamer.system.devices import PageLocked
+from gossamer.system.devices import ROOM, PageLocked, memory_told
 
 VERSIONS_REMEMBERED = 100_000
 """An evaluation may end this many versions after its own."""
@@ -181,6 +181,7 @@ class HostLearners:
                 stack.callback(parts.close)
 
 
+@memory_told("for the learners", ROOM)
 def build_learners(
     config: TrainConfig,
     spec: EnvSpec,

@@ -102,7 +102,7 @@ class Rows:
                     idle = max(1.0 - row["share/env"] - row["share/inference"], 0.0)
                     for name in ("share/wait_actor", "queue_wait_seconds_fraction"):
                         row[name] = min(row[name], idle)
-            rows.append(row | gpu_usage(everyone[i].plan.device))
+            rows.append(row | gpu_usage(everyone[i].policy.device))
             self._at[i], self._spent[i], self._lag_max[i] = now, spent, 0.0
         return rows
 

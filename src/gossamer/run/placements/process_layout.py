@@ -71,8 +71,9 @@ def gpu_of(rank: int) -> str:
     """Return which of this machine's GPUs the process of a learner sees, as CUDA_VISIBLE_DEVICES names it."""
     import torch
 
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    gpus = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
+    visible, count = os.environ.get("CUDA_VISIBLE_DEVICES", ""), torch.cuda.device_count()
+    # Behind a name of no GPU, such as -1, none is seen.
+    gpus = visible.split(",")[:count] if visible else list(map(str, range(count)))
     return gpus[rank % len(gpus)] if gpus else ""
 
 

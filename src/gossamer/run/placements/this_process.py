@@ -87,7 +87,8 @@ class ThisProcess:
                     self.restore_seconds = time.monotonic() - began
             learners.join()
         except BaseException:
-            learners.close()
+            with contextlib.suppress(Exception):  # what has failed may not close either
+                learners.close()
             raise
         self._orders = SharedOrders(mmap.mmap(-1, SharedOrders.nbytes(1)))
         versions = learn_inline if self.evaluates == "in turn" else learn_overlapped
