@@ -16,6 +16,7 @@ from gossamer.envs.making import close_env, spaces_of
 from gossamer.envs.masks import MASK, BadMask, find_mask, mask_format, unread_masks
 from gossamer.envs.spaces import Misfit, NestedFormat, action_format, dict_of, obs_format
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.stopping import Stopped
 from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, readable
 from gossamer.system.signs_of_life import CLOSE, CONSTRUCTOR
@@ -125,6 +126,7 @@ class Episodes:
         self.envs: list[Any] = []
         try:
             for i in range(num_envs):
+                self._refuse_unwanted()
                 self._begins(i, CONSTRUCTOR)
                 self.envs.append(make_env())
             sign.doing = ""
@@ -165,6 +167,7 @@ class Episodes:
         """Begin the given episodes, replay the actions logged since, return the observations."""
         self._batch = self.obs.empty(len(self.envs))
         for i, episode in enumerate(episodes.tolist()):
+            self._refuse_unwanted()
             self._begins(i, "reset")
             self._episode[i] = episode
             try:
@@ -225,6 +228,10 @@ class Episodes:
         sign = self._sign
         sign.env, sign.doing = self._seeds.first_env + i, doing
         sign.beats += 1
+
+    def _refuse_unwanted(self) -> None:
+        if self._sign.unwanted():
+            raise Stopped
 
     @property
     def tells(self) -> bool:
