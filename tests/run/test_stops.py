@@ -189,6 +189,35 @@ def test_a_signal_while_environments_are_made_closes_those_that_are_there(
     assert not living()
 
 
+@pytest.mark.parametrize(
+    ("layout", "batch"),
+    [
+        (["--num-learners", "2", "--actors-per-learner", "1"], ["--num-envs=30"]),
+        (["--actors-per-learner", "1"], ["--unroll-length=100_000"]),
+        slow(["--num-learners", "2"], ["--num-envs=30"]),
+        slow(["--num-learners", "2"], ["--unroll-length=100_000"]),
+    ],
+    ids=["making", "playing", "making, learners alone", "playing, learners alone"],
+)
+def test_processes_close_their_simulators_where_a_stop_has_no_time_for_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: list[str], batch: list[str]
+) -> None:
+    monkeypatch.setenv("SIMULATORS", str(tmp_path))
+    monkeypatch.setenv("BEGUN_SECONDS", "0.2" if "--num-envs=30" in batch else "0")
+    words = ["counting_envs:Begun", "--run-folder", "run", *QUICK, *WITHIN, *layout, *batch]
+
+    def living() -> list[Path]:
+        return [path for path in tmp_path.iterdir() if path.name.isdigit()]
+
+    with Session(words, tmp_path) as session:
+        session.wait_for_line("run folder", tmp_path / "run")
+        session.wait_for(lambda: len(living()) >= 3, "three simulators")
+        session.let_run(0.5)
+        session.signal(signal.SIGINT)
+        session.ends()
+    assert not living()
+
+
 def test_libraries_do_not_complain_of_what_ctrl_c_has_left_half_made(tmp_path: Path) -> None:
     words = ["broken_envs:Interrupts", "--run-folder", "run", *QUICK]
     err = run_session(words, tmp_path, code=130, forked=False)
