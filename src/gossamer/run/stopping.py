@@ -269,7 +269,7 @@ class Watch:
 
     @contextlib.contextmanager
     def leaving(self) -> Generator[None]:
-        """Context of what has nothing to save: the first signal is raised in the main thread, the second ends the process.
+        """Context of what has nothing to save, or no more: the first signal interrupts what has not begun, the second ends all.
 
         Simulators that are processes of their own are thereby closed. In a process that is not ours nothing is heard.
         """
@@ -283,11 +283,13 @@ class Watch:
         stop = self.stop
         if stop.is_requested:
             if number != signal.SIGHUP:
-                tell("gossamer: interrupted")
-                end_at_once(128 + number)
+                end_at_once(self.watched.last_words())
             return
         stop.request(signal.Signals(number).name, number)
-        self._interrupt(Signalled(number), stop.deadline)
+        if isinstance(
+            self.watched, Unsaved
+        ):  # a run that has ended closes what it holds, within its bound
+            self._interrupt(Signalled(number), stop.deadline)
 
     def on_signal(self, number: int) -> None:
         """Answer a signal to a run: the first asks it to stop, the second ends it at once.
