@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gossamer.envs.families import Family
-from gossamer.envs.making import close_env, spaces_of
+from gossamer.envs.making import close_env, space_of, spaces_of
 from gossamer.envs.masks import MASK, BadMask, find_mask, mask_format, unread_masks
 from gossamer.envs.spaces import Misfit, NestedFormat, action_format, dict_of, obs_format
 from gossamer.errors import ConfigError, RunFailed
@@ -133,6 +133,11 @@ class Episodes:
             settings, self.unread_masks = with_mask(env_id, self.envs[0], settings)
             spaces = spaces_of(env_id, self.envs[0])
             self.obs, self.mask, self.action = formats_of(env_id, *spaces, settings)
+            for env in self.envs:  # observations show by themselves where they do not fit
+                if (other := space_of(env_id, env, "action_space")) != spaces[1]:
+                    raise ConfigError(
+                        f"{env_id} has the action_space {spaces[1]} once and {other} another time; it must be the same each time"
+                    )
             self._families = [Family(env_id, env, settings) for env in self.envs]
         except BaseException:  # Ctrl-C among them: some take long to make
             self.close()  # what has been made; a simulator may be a process of its own
