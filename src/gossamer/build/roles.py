@@ -324,8 +324,9 @@ def build_bundle(
             with contextlib.suppress(BaseException):
                 actors.close()
         if making is not None:
-            in_time = isinstance(error, (Exception, KeyboardInterrupt))  # not where time is over
-            patience = min(MAKING_SECONDS, config.stop_within_seconds) if in_time else LATE_SECONDS
+            patience = MAKING_SECONDS if isinstance(error, Exception) else LATE_SECONDS
+            if isinstance(error, KeyboardInterrupt):
+                patience = min(MAKING_SECONDS, config.stop_within_seconds)
             with contextlib.suppress(BaseException):
                 _close(making.result(patience)[0])
         raise

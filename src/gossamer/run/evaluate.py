@@ -194,9 +194,8 @@ class _Progress:
 def stop_on_interrupt(watch: Watch) -> Generator[Callable[[], bool]]:
     """Context whose first signal ends an evaluation between two steps, or soon; the second comes through.
 
-    In a process that is not ours Ctrl-C alone does.
-
-    An exception amid a step would leave simulators' threads with a step that nobody fetches.
+    An exception amid a step would leave simulators' threads with a step that nobody fetches. In a process that is not
+    ours Ctrl-C alone is heard.
     """
 
     def on_interrupt(number: int) -> None:

@@ -286,9 +286,8 @@ class Watch:
                 end_at_once(self.watched.last_words())
             return
         stop.request(signal.Signals(number).name, number)
-        if isinstance(
-            self.watched, Unsaved
-        ):  # a run that has ended closes what it holds, within its bound
+        # A run that has ended closes what it holds, within its bound.
+        if isinstance(self.watched, Unsaved):
             self._interrupt(Signalled(number), stop.deadline)
 
     def on_signal(self, number: int) -> None:
