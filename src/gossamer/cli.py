@@ -16,6 +16,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -31,6 +32,7 @@ from gossamer.system.cores import num_cores
 from gossamer.system.gpus import visible_gpus
 from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
 from gossamer.system.reading import clipped, visible
+from gossamer.system.signals import Signalled
 from gossamer.system.streams import Streams, show_result
 
 if TYPE_CHECKING:
@@ -77,11 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # standard error is closed
         faulthandler.enable()  # a simulator's native code may end the process: where, is told
     code = _main(words)
-    if code == INTERRUPTED:
+    if code > 128:
         # Libraries complain, as the interpreter ends, of objects that were still being made.
         with contextlib.suppress(OSError):
             sys.stderr.flush()
             os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    if code > 128 and code != INTERRUPTED:  # whoever has started us sees which signal it was
+        signal.signal(code - 128, signal.SIG_DFL)
+        signal.raise_signal(code - 128)
     if (lost := streams.lost()) and code == 0 and not (trains and "--json" not in words):
         print(f"gossamer: standard output could not be written: {lost}", file=sys.stderr)
         return 1
@@ -104,9 +109,9 @@ def _main(words: list[str]) -> int:
             raise
         _complain(ConfigError(f"{error.filename} cannot be read or written: {error.strerror}"))
         return 2
-    except KeyboardInterrupt:  # outside training, which has a handler of its own
+    except KeyboardInterrupt as error:  # outside training, which has a handler of its own
         print("gossamer: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return 128 + error.number if isinstance(error, Signalled) else INTERRUPTED
     except BrokenPipeError:
         # `gossamer list | head`: nobody reads on. The interpreter must not flush again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

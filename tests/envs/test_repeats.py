@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
+from functools import partial
 
 import leaky_envs
 import numpy as np
 import pytest
 
 from gossamer.envs import repeats
-from gossamer.envs.registry import read_spec, try_to_repeat
+from gossamer.envs.registry import make_vec_env, read_spec, try_to_repeat
+from gossamer.envs.repeats import what_differs
 from gossamer.envs.settings import EnvConfig
 
 
@@ -151,3 +154,20 @@ def test_a_trial_that_nobody_waits_for_makes_nothing_more():
     for trial in trials:
         trial.join(30)
     assert made == ["made", "reset", "closed"]
+
+
+def test_a_trial_that_ctrl_c_ends_closes_what_it_has_made(tmp_path, monkeypatch):
+    """Also an instance that is being made, which is waited for: a simulator may be a process of its own."""
+    monkeypatch.setenv("SIMULATORS", str(tmp_path))
+    monkeypatch.setenv("BEGUN_SECONDS", "0.2")
+    main = threading.current_thread()
+
+    def clock():
+        if threading.current_thread() is main and [*tmp_path.iterdir()]:
+            raise KeyboardInterrupt
+        return time.monotonic()
+
+    make = partial(make_vec_env, "counting_envs:Begun", seed=1, settings=EnvConfig())
+    with pytest.raises(KeyboardInterrupt):
+        what_differs(make, clock=clock)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".ended"]

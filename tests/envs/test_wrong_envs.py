@@ -162,6 +162,13 @@ def test_one_that_cannot_be_closed_is_told_of_once(capsys):
     assert line.startswith("gossamer: wrong_envs:cannot_close fails in close: OSError: the window")
 
 
+def test_actions_must_mean_the_same_in_all_of_them():
+    """Those of one would be scaled to the bounds of another."""
+    says = r"has the action_space Box\(-1.0, 1.0, .* once and Box\(-1.0, 2.0, .* another time"
+    with pytest.raises(ConfigError, match=says):
+        make_vec_env("wrong_envs:other_bounds", num_envs=2, seed=1, settings=DEFAULTS)
+
+
 def test_one_that_leaves_fails_like_one_that_raises():
     envs = make_vec_env("wrong_envs:leaves", num_envs=1, seed=1, settings=DEFAULTS)
     envs.start(np.zeros(1, np.int64))

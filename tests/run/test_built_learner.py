@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from waiting import wait_for
 
 from gossamer.build import roles
 from gossamer.build.plan import make_plan
@@ -83,3 +85,30 @@ def test_actors_in_processes_are_ended_where_their_learner_cannot_be_built(
             team=lambda _: team,
         )
     assert ended == [True]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_simulators_that_ctrl_c_finds_half_made_are_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    """The one that is being made is waited for, and no other one is begun."""
+
+    def interrupts(*_: Any, **__: Any) -> Any:
+        wait_for(lambda: list(tmp_path.iterdir()), "the first simulator")
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("SIMULATORS", str(tmp_path))
+    monkeypatch.setenv("BEGUN_SECONDS", "0")
+    given = {"num_envs": 20, "device": "cpu", "env.workers": workers}
+    config = make_config("counting_envs:Begun", given)
+    spec = read_spec(config.env_id, config.env, 0)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    monkeypatch.setenv("BEGUN_SECONDS", "0.3")
+    monkeypatch.setattr(roles, "build_mix", interrupts)
+    plan, stop = make_plan(config, spec), StopSignal()
+    with pytest.raises(KeyboardInterrupt):
+        build_bundle(config, spec, plan, stop=stop, rank=0, on_episode=lambda _: None)
+    made = [path.suffix for path in tmp_path.iterdir()]
+    assert 0 < len(made) < 8
+    assert set(made) == {".ended"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +13,8 @@ from waiting import wait_for
 
 from gossamer.record.exits import Exit
 from gossamer.run import stopping as stopping_module
-from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched
+from gossamer.run.stopping import GivenUp, Overdue, Stop, Unsaved, Watch, Watched
+from gossamer.system.signals import Signalled
 from gossamer.system.signs_of_life import Sign
 
 
@@ -101,3 +104,24 @@ def test_the_first_reason_to_end_holds():
     stop.request("SIGINT", 2)
     assert stop.exit == Exit("done", "stop_after_seconds")
     assert (stop.is_requested, stop.signal) == (True, 2)
+
+
+def test_a_first_signal_interrupts_what_has_not_begun_and_not_what_closes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What closes is a run that has ended, whose simulators may be processes; a second one ends the process."""
+    codes, stop = list[int](), Stop(5.0)
+    monkeypatch.setattr(stopping_module, "end_at_once", codes.append)
+    monkeypatch.setattr("gossamer.system.signals.REPEAT_SECONDS", 0.0)
+    with Watch(3.0, Unsaved(stop), stop, last_resort=True) as watch, watch.leaving():
+        with pytest.raises(Signalled) as raised:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert raised.value.number == signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGINT)
+        assert codes == [128 + signal.SIGTERM]
+    closing, stop = Counted(), Stop(5.0)
+    with Watch(3.0, closing, stop, last_resort=True) as watch, watch.leaving():
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert (stop.is_requested, len(codes)) == (True, 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert codes[1:] == [closing.last_words()]

@@ -151,12 +151,71 @@ def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, worke
         assert "; environment 0 is in its constructor" in err
     assert len(err.splitlines()) <= 2
     assert not (tmp_path / "run").exists()
-    with Session(words, tmp_path) as session:
+    with Session([*words, *WITHIN], tmp_path) as session:
         session.wait_for(session.stuck.exists, "an environment that hangs")
         session.signal(signal.SIGINT)
         code, _, err = session.end()
     assert code == 130
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [("train", signal.SIGTERM), slow("train", signal.SIGINT), ("eval", signal.SIGHUP)],
+)
+def test_a_signal_while_environments_are_made_closes_those_that_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, number: signal.Signals
+) -> None:
+    """And whoever has sent it sees that it has ended the command."""
+    monkeypatch.setenv("SIMULATORS", str(tmp_path))
+    monkeypatch.setenv("BEGUN_SECONDS", "0")
+    words = ["counting_envs:Begun", "--run-folder", str(tmp_path / "run"), *QUICK]
+    if command == "eval":
+        assert cli.main(["train", *words, "--total-env-steps", "1"]) == 0
+        words = [str(tmp_path / "run")]
+    monkeypatch.setenv("BEGUN_SECONDS", "0.2")
+
+    def living() -> list[Path]:
+        return [path for path in tmp_path.iterdir() if path.name.isdigit()]
+
+    with Session(
+        [*words, *["--num-envs=40"] * (command == "train")], tmp_path, command=command
+    ) as session:
+        session.wait_for(lambda: len(living()) >= 3, "three simulators")  # a trial has two at most
+        session.signal(number)
+        code, _, err = session.end()
+    assert code == (130 if number == signal.SIGINT else -number)
+    assert err.splitlines()[-1] == "gossamer: interrupted"
+    assert not living()
+
+
+@pytest.mark.parametrize(
+    ("layout", "batch"),
+    [
+        (["--num-learners", "2", "--actors-per-learner", "1"], ["--num-envs=30"]),
+        (["--actors-per-learner", "1"], ["--unroll-length=100_000"]),
+        slow(["--num-learners", "2"], ["--num-envs=30"]),
+        slow(["--num-learners", "2"], ["--unroll-length=100_000"]),
+    ],
+    ids=["making", "playing", "making, learners alone", "playing, learners alone"],
+)
+def test_processes_close_their_simulators_where_a_stop_has_no_time_for_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: list[str], batch: list[str]
+) -> None:
+    monkeypatch.setenv("SIMULATORS", str(tmp_path))
+    monkeypatch.setenv("BEGUN_SECONDS", "0.2" if "--num-envs=30" in batch else "0")
+    words = ["counting_envs:Begun", "--run-folder", "run", *QUICK, *WITHIN, *layout, *batch]
+
+    def living() -> list[Path]:
+        return [path for path in tmp_path.iterdir() if path.name.isdigit()]
+
+    with Session(words, tmp_path) as session:
+        session.wait_for_line("run folder", tmp_path / "run")
+        session.wait_for(lambda: len(living()) >= 3, "three simulators")
+        session.let_run(0.5)
+        session.signal(signal.SIGINT)
+        session.ends()
+    assert not living()
 
 
 def test_libraries_do_not_complain_of_what_ctrl_c_has_left_half_made(tmp_path: Path) -> None:

@@ -230,3 +230,23 @@ class PlainEnv(gymnasium.Env):
     def step(self, action: Any) -> Any:
         self.steps += 1
         return self.observation_space.low, 0.0, False, False, {}
+
+
+class Begun(Silent):
+    """Takes BEGUN_SECONDS to be made, with a simulator in a session of its own, and a file that is called as its process."""
+
+    def __init__(self) -> None:
+        import os
+        import subprocess
+        import time
+        from pathlib import Path
+
+        self.simulator = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        self.lives = Path(os.environ["SIMULATORS"]) / str(self.simulator.pid)
+        self.lives.touch()
+        time.sleep(float(os.environ["BEGUN_SECONDS"]))
+
+    def close(self) -> None:
+        self.simulator.kill()
+        self.simulator.wait()
+        self.lives.rename(self.lives.with_suffix(".ended"))

@@ -220,3 +220,14 @@ def raises():
             raise KeyError("arm")
 
     return Raises()
+
+
+def other_bounds():
+    """An environment whose actions reach further each time that it is made."""
+    env = Wrong()
+    other_bounds.made += 1
+    env.action_space = Box(-1.0, float(other_bounds.made), (2,))
+    return env
+
+
+other_bounds.made = 0

@@ -39,6 +39,7 @@ from gossamer.roles.learner import Learner
 from gossamer.roles.mixer import Outbox
 from gossamer.roles.policy import Policy
 from gossamer.system.graphs import Graphs
+from gossamer.system.signs_of_life import made_until
 from gossamer.types import empty_trajectory
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ if TYPE_CHECKING:
 
 Kind = TypeVar("Kind", bound=ActorCritic)
 MAKING_SECONDS = 20.0
-"""Longest wait for environments that are still being made when a run fails."""
+"""Longest wait for environments that are still being made when a run fails, or is stopped."""
+LATE_SECONDS = 2.0
+"""Longest wait for them when the time for a stop is over."""
 TEAM_MARGIN_SECONDS = 10.0
 """More patience with actors in other processes than these have with their environments."""
 
@@ -269,7 +272,8 @@ def build_bundle(
     def make_envs() -> tuple[list[VecEnv], list[Obs[NDArray[Any]]]]:
         if plan.lag is not None and config.placement != "inline":
             lower_priority()  # of this thread, and so of the simulators' threads it starts
-        return build_env_groups(config, spec, plan, rank=rank, restarts=restarts, start=start)
+        with made_until(lambda: stop.stopped):
+            return build_env_groups(config, spec, plan, rank=rank, restarts=restarts, start=start)
 
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
     making = in_thread(make_envs, "environments") if team is None else None
@@ -314,14 +318,17 @@ def build_bundle(
                 graphs=Graphs(policy.device),
             )
     except BaseException as error:
-        # Workers and simulators may be processes, which would outlive what they are for. Ctrl-C waits for workers alone.
+        # Workers and simulators may be processes, which would outlive what they are for.
+        stop.stop()
         if actors is not None:
             with contextlib.suppress(BaseException):
                 actors.close()
         if making is not None:
-            waits = isinstance(error, Exception) or plan.env_workers or config.env.workers
+            patience = MAKING_SECONDS if isinstance(error, Exception) else LATE_SECONDS
+            if isinstance(error, KeyboardInterrupt):
+                patience = min(MAKING_SECONDS, config.stop_within_seconds)
             with contextlib.suppress(BaseException):
-                _close(making.result(MAKING_SECONDS if waits else 0.0)[0])
+                _close(making.result(patience)[0])
         raise
     simulators = native_threads() - before if making is not None else frozenset[int]()
     gate = Gate(stop, roles)

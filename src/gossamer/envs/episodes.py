@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gossamer.envs.families import Family
-from gossamer.envs.making import close_env, spaces_of
+from gossamer.envs.making import close_env, space_of, spaces_of
 from gossamer.envs.masks import MASK, BadMask, find_mask, mask_format, unread_masks
 from gossamer.envs.spaces import Misfit, NestedFormat, action_format, dict_of, obs_format
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.stopping import Stopped
 from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, readable
 from gossamer.system.signs_of_life import CLOSE, CONSTRUCTOR
@@ -125,12 +126,18 @@ class Episodes:
         self.envs: list[Any] = []
         try:
             for i in range(num_envs):
+                self._refuse_unwanted()
                 self._begins(i, CONSTRUCTOR)
                 self.envs.append(make_env())
             sign.doing = ""
             settings, self.unread_masks = with_mask(env_id, self.envs[0], settings)
             spaces = spaces_of(env_id, self.envs[0])
             self.obs, self.mask, self.action = formats_of(env_id, *spaces, settings)
+            for env in self.envs:  # observations show by themselves where they do not fit
+                if (other := space_of(env_id, env, "action_space")) != spaces[1]:
+                    raise ConfigError(
+                        f"{env_id} has the action_space {spaces[1]} once and {other} another time; it must be the same each time"
+                    )
             self._families = [Family(env_id, env, settings) for env in self.envs]
         except BaseException:  # Ctrl-C among them: some take long to make
             self.close()  # what has been made; a simulator may be a process of its own
@@ -165,6 +172,7 @@ class Episodes:
         """Begin the given episodes, replay the actions logged since, return the observations."""
         self._batch = self.obs.empty(len(self.envs))
         for i, episode in enumerate(episodes.tolist()):
+            self._refuse_unwanted()
             self._begins(i, "reset")
             self._episode[i] = episode
             try:
@@ -225,6 +233,10 @@ class Episodes:
         sign = self._sign
         sign.env, sign.doing = self._seeds.first_env + i, doing
         sign.beats += 1
+
+    def _refuse_unwanted(self) -> None:
+        if self._sign.unwanted():
+            raise Stopped
 
     @property
     def tells(self) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from gossamer.envs.spaces import draw_actions
 from gossamer.spec import leaves_of
 from gossamer.system.importing import RAISED
-from gossamer.system.signs_of_life import unwatched
+from gossamer.system.signs_of_life import made_until, unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,8 @@ BESIDE_SECONDS = 2.0
 """An environment that takes longer to make is not made twice at once."""
 STEP_SECONDS = 3.0
 """A step that takes longer ends it."""
+LEAVING_SECONDS = 5.0
+"""Longest wait for it to close what it has made when it is interrupted."""
 Row = tuple[bytes, float, bool]
 """Result of a step: the observation, the reward, whether the episode is over."""
 
@@ -62,14 +64,23 @@ def what_differs(
     pulse = _Pulse(clock)
 
     def play() -> None:
-        with suppress(Exception), unwatched():  # the run reports a failing environment better
+        with (
+            suppress(Exception),
+            unwatched(),
+            made_until(lambda: pulse.over),
+        ):  # the run reports a failing environment better
             found.append(_compare(make, pulse))
 
     thread = threading.Thread(target=play, name="trial", daemon=True)
     until = clock() + TRIAL_SECONDS
     thread.start()
-    while thread.is_alive() and clock() < min(until, pulse.step_ends_before):
-        thread.join(0.05)
+    try:
+        while thread.is_alive() and clock() < min(until, pulse.step_ends_before):
+            thread.join(0.05)
+    except BaseException:  # Ctrl-C: a simulator may be a process, which would outlive this one
+        pulse.over = True
+        thread.join(LEAVING_SECONDS)
+        raise
     pulse.over = True
     return found[0] if found else ""
 

@@ -279,7 +279,9 @@ def _make(share: Share) -> Stepped | None:
     make: Callable[[Sign], Stepped] = pickle.loads(share.made)  # noqa: S301 - of the parent
     envs, failure = None, ""
     try:
-        envs = make(SharedSign(share.whose, share.arrays, share.index))
+        sign = SharedSign(share.whose, share.arrays, share.index)
+        sign.unwanted = share.requests.poll  # nothing but the end is asked for before they are made
+        envs = make(sign)
     except RAISED as error:
         failure = _why_not_made(share.env_id, error)
     _tell(share, failure)

@@ -37,6 +37,7 @@ from gossamer.envs.worker import (
     serve,
 )
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.stopping import Stopped
 from gossamer.machine import in_thread
 from gossamer.system.ignored_signals import STOP_SIGNALS
 from gossamer.system.importing import refuse_unguarded_main
@@ -58,6 +59,10 @@ if TYPE_CHECKING:
 _LOST = (EOFError, OSError)
 CLOSING_SECONDS = 5.0
 """Longest time that worker processes have to close their environments."""
+MAKING_SECONDS = 15.0
+"""The same where one of them may still be made, as far as it has come."""
+LOOK_MILLISECONDS = 200
+"""Longest time between two looks at whether environments are still wanted."""
 
 
 class EnvWorkerDied(RunFailed):
@@ -120,13 +125,14 @@ class Crew:
         if self._left <= 0:
             self.close()
 
-    def close(self) -> None:
+    def close(self, seconds: float = CLOSING_SECONDS) -> None:
         """Let the processes close their environments, and end them."""
         try:
-            for pipe in self.requests[0]:
+            # Those that still make environments look into the pipe of the group that they are at.
+            for pipe in itertools.chain(*self.requests):
                 with suppress(*_LOST):
                     pipe.send(("close",))
-            patient_until = time.monotonic() + CLOSING_SECONDS
+            patient_until = time.monotonic() + seconds
             for process in self.processes:
                 process.join(max(patient_until - time.monotonic(), 0.0))
         finally:
@@ -218,7 +224,7 @@ def start_workers(groups: Sequence[Group]) -> list[WorkerEnvs]:
         for i, envs in enumerate(made):
             envs.join(crew, i)
     except BaseException as error:
-        crew.close()
+        crew.close(MAKING_SECONDS)
         if isinstance(error, EnvWorkerDied):
             raise EnvWorkerDied(
                 f"a worker process of {spec.env_id} died at its start; --env.workers 0 does without them"
@@ -357,7 +363,7 @@ class WorkerEnvs:
             self._poll.register(number, select.POLLIN)
         self._asked = set(range(len(self._requests)))
         try:
-            self._wait(ConfigError)
+            self._wait(ConfigError, self.sign.unwanted)
         finally:
             self.sign.doing = ""
 
@@ -386,7 +392,7 @@ class WorkerEnvs:
             self._asked.add(i)
             self._request(i, ("begin", episodes[rows], None if logs is None else logs[rows]))
         # Replaying a log takes as long as the episode did, hence no time limit here.
-        self._wait(RunFailed)
+        self._wait(RunFailed, self.sign.unwanted)
         return self._obs
 
     def send(self, action: NDArray[Any]) -> None:
@@ -446,10 +452,12 @@ class WorkerEnvs:
         except _LOST as error:
             raise self._lost() from error
 
-    def _wait(self, failure: type[Exception]) -> None:
-        """Wait for all workers that were asked; raise what one of them tells that has failed."""
+    def _wait(self, failure: type[Exception], unwanted: Callable[[], bool] = lambda: False) -> None:
+        """Wait for all workers that were asked; raise what one of them tells that has failed, or Stopped if `unwanted`."""
         while self._asked:
-            self._look(None)
+            self._look(LOOK_MILLISECONDS)
+            if unwanted():
+                raise Stopped
         self._refuse_failed(failure)
 
     def _look(self, milliseconds: int | None) -> list[int]:

@@ -14,6 +14,7 @@ import torch
 from gossamer.build.evaluation_tasks import build_trials
 from gossamer.build.plan import find_device
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.stopping import Stopped
 from gossamer.machine import same_folder, threads
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
@@ -21,12 +22,14 @@ from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND
 from gossamer.record.terminal import is_live
 from gossamer.roles.evaluation import Evaluation, Interrupted, play_trials
 from gossamer.run.load_policy import config_of, policy_and_checkpoint, whose, whose_in_words
-from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, tell
+from gossamer.run.stopping import GivenUp, Overdue, Stop, Unsaved, Watch, without_advice
 from gossamer.run.video_or_window import record_video, show_episode
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import cpu_by_default, memory_told
+from gossamer.system.ignored_signals import STOP_SIGNALS
 from gossamer.system.reading import visible
-from gossamer.system.signs_of_life import GIVEN_UP
+from gossamer.system.signals import Signalled
+from gossamer.system.signs_of_life import made_until
 from gossamer.system.streams import show_result
 
 if TYPE_CHECKING:
@@ -95,33 +98,17 @@ INTERRUPT_SECONDS = 5.0
 
 @contextlib.contextmanager
 def watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
-    """Context in which slow environments are named, those that are stuck given up, and Ctrl-C ends both."""
+    """Context in which slow environments are named, those that are stuck given up, and a signal ends both."""
     stop = Stop(INTERRUPT_SECONDS)
-    with Watch(config.patience_seconds, _Playing(stop), stop, last_resort=last_resort) as watch:
+    watch = Watch(config.patience_seconds, Unsaved(stop), stop, last_resort=last_resort)
+    with watch, watch.leaving():
         try:
             with memory_told("to evaluate", "use --device cpu"):
                 yield watch
         except GivenUp as given_up:
-            raise RunFailed(_without_advice(given_up.failure)) from None
+            raise RunFailed(without_advice(given_up.failure)) from None
         except Overdue:
-            raise KeyboardInterrupt from None
-
-
-class _Playing(Watched):
-    """An evaluation."""
-
-    def __init__(self, stop: Stop):
-        self._stop = stop
-
-    def last_words(self) -> int:
-        failure = self._stop.failure
-        tell(f"gossamer: {'interrupted' if failure is None else _without_advice(failure)}")
-        return 1 if failure is not None else 130
-
-
-def _without_advice(failure: RunFailed) -> str:
-    """Say what is stuck; how a run is given more patience is not for who evaluates it."""
-    return str(failure).partition(GIVEN_UP)[0]
+            raise Signalled(stop.signal) from None
 
 
 @cpu_by_default()
@@ -148,7 +135,8 @@ def play_episodes(
         if not quiet:
             progress = _Progress(sum(trial.episodes for trial in trials))
             stack.callback(progress.close)
-        envs = [stack.enter_context(contextlib.closing(trial.open())) for trial in trials]
+        with made_until(stop):
+            envs = [stack.enter_context(contextlib.closing(trial.open())) for trial in trials]
         return play_trials(
             policy,
             trials,
@@ -205,22 +193,23 @@ class _Progress:
 
 @contextlib.contextmanager
 def stop_on_interrupt(watch: Watch) -> Generator[Callable[[], bool]]:
-    """Context whose first Ctrl-C ends an evaluation between two steps, or soon; the second comes through.
+    """Context whose first signal ends an evaluation between two steps, or soon; the second comes through.
 
-    An exception amid a step would leave simulators' threads with a step that nobody fetches.
+    An exception amid a step would leave simulators' threads with a step that nobody fetches. In a process that is not
+    ours Ctrl-C alone is heard.
     """
 
     def on_interrupt(number: int) -> None:
-        if watch.stop.is_requested:
-            watch.quit()
-        else:
+        if not watch.stop.is_requested:
             watch.stop.request(signal.Signals(number).name, number)
+        elif number != signal.SIGHUP:  # a terminal that is closed says so more than once
+            watch.quit(number)
 
-    with watch.hearing(on_interrupt, [signal.SIGINT]):
+    with watch.hearing(on_interrupt, STOP_SIGNALS if watch.ends_process else [signal.SIGINT]):
         try:
             yield lambda: watch.stop.is_requested
-        except Interrupted:
-            raise KeyboardInterrupt from None
+        except (Interrupted, Stopped):
+            raise Signalled(watch.stop.signal) from None
 
 
 def evaluate_run(

@@ -13,11 +13,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from gossamer.errors import NeverBegan
 from gossamer.record.exits import Exit
 from gossamer.run.slow_calls import SlowCalls, at_work
 from gossamer.run.user_messages import ENDED_AT_ONCE, STOPPING
 from gossamer.system.ignored_signals import STOP_SIGNALS
-from gossamer.system.signals import Signals
+from gossamer.system.signals import Signalled, Signals
+from gossamer.system.signs_of_life import GIVEN_UP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
@@ -181,6 +183,29 @@ class Watched:
         return 1
 
 
+class Unsaved(Watched):
+    """What has nothing to save: a run that has not begun, an evaluation."""
+
+    def __init__(self, stop: Stop):
+        self._stop = stop
+
+    def last_words(self) -> int:
+        stop = self._stop
+        if stop.failure is not None:
+            tell(f"gossamer: {without_advice(stop.failure)}")
+        elif stop.signal:
+            tell("gossamer: interrupted")
+            return 128 + stop.signal
+        else:
+            tell(f"gossamer: {NeverBegan.SAYS}" + at_work("; {}"))
+        return 1
+
+
+def without_advice(failure: RunFailed) -> str:
+    """Say what is stuck; how a run is given more patience is not for what has none to resume."""
+    return str(failure).partition(GIVEN_UP)[0]
+
+
 class Watch:
     """The thread, from before environments are made to the end.
 
@@ -202,7 +227,8 @@ class Watch:
         last_resort: bool = False,
     ):
         self.watched, self.stop, self.ends_at = watched, stop, ends_at
-        self._ends_process = last_resort
+        self.ends_process = last_resort
+        """Whether the process is ours, and may be ended."""
         self._slow = SlowCalls(patience_seconds)
         self._announced_at = math.inf  # the request that the user has been told of
         self._written_bytes: int | None = None
@@ -234,8 +260,35 @@ class Watch:
         self, answer: Callable[[int], object], numbers: Collection[int] = STOP_SIGNALS
     ) -> Generator[None]:
         """Context in which signals are answered, by this thread where the main thread does not come to it."""
-        with Signals(answer, numbers) as self._signals:
+        before = self._signals
+        try:
+            with Signals(answer, numbers) as self._signals:
+                yield
+        finally:
+            self._signals = before
+
+    @contextlib.contextmanager
+    def leaving(self) -> Generator[None]:
+        """Context of what has nothing to save, or no more: the first signal interrupts what has not begun, the second ends all.
+
+        Simulators that are processes of their own are thereby closed. In a process that is not ours nothing is heard.
+        """
+        if not self.ends_process:
             yield
+            return
+        with self.hearing(self._leave):
+            yield
+
+    def _leave(self, number: int) -> None:
+        stop = self.stop
+        if stop.is_requested:
+            if number != signal.SIGHUP:
+                end_at_once(self.watched.last_words())
+            return
+        stop.request(signal.Signals(number).name, number)
+        # A run that has ended closes what it holds, within its bound.
+        if isinstance(self.watched, Unsaved):
+            self._interrupt(Signalled(number), stop.deadline)
 
     def on_signal(self, number: int) -> None:
         """Answer a signal to a run: the first asks it to stop, the second ends it at once.
@@ -251,7 +304,7 @@ class Watch:
             stop.skips = True
         else:
             tell(f"gossamer: {ENDED_AT_ONCE}")
-            if self._ends_process:
+            if self.ends_process:
                 end_at_once(128 + number)
             self.quit()
 
@@ -270,16 +323,21 @@ class Watch:
         if not self.watched.notice(stopping):
             tell(f"gossamer: {stopping}")
 
-    def quit(self) -> None:
-        """Raise KeyboardInterrupt in the main thread, wherever it is; nothing is saved."""
+    def quit(self, number: int = signal.SIGINT) -> None:
+        """Raise a signal, as a KeyboardInterrupt, in the main thread, wherever it is; nothing is saved."""
         self.stop.raised = None
-        self._interrupt(KeyboardInterrupt())
+        self._interrupt(Signalled(number))
 
-    def _interrupt(self, error: BaseException) -> None:
-        """Raise in the main thread, wherever it is; sleeping and waiting for others end too."""
+    def _interrupt(self, error: BaseException, ends_by: float = 0.0) -> None:
+        """Raise in the main thread, wherever it is; sleeping and waiting for others end too.
+
+        Args:
+            error: what is raised.
+            ends_by: moment from which on, in place of now, the last resort is near.
+        """
         if self._main is None or self.stop.raised is not None:
             return
-        self.stop.raised, self.stop.raised_at = error, time.monotonic()
+        self.stop.raised, self.stop.raised_at = error, max(time.monotonic(), ends_by)
         signal.pthread_kill(self._main, signal.SIGURG)
 
     def _on_urgent(self, *_: object) -> None:
@@ -325,7 +383,7 @@ class Watch:
             self._end_process(now)
 
     def _end_process(self, now: float) -> None:
-        if not self._ends_process or self._writes(now):
+        if not self.ends_process or self._writes(now):
             return
         codes: list[int] = []
         # Whatever the main thread holds may hold this up too.

@@ -189,7 +189,13 @@ class Supervisor:
                     self._order_what_is_due()
             self._reached_end(max(placement.env_steps, self._env_steps_of_whole_run()))
         finally:
-            placement.end()
+            # Processes of this machine leave in a moment what they are at, and close their environments, or are killed.
+            local = layout_of(self.config) is not None and self.config.placement == "local"
+            self.stop.is_saving = local
+            try:
+                placement.end()
+            finally:
+                self.stop.is_saving = False
             self.evaluations.join()
         if placement.stop.error is not None:
             raise placement.stop.error

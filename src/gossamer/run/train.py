@@ -54,7 +54,7 @@ from gossamer.run.resumed_settings import changes, scored_by, scores_changed
 from gossamer.run.scoring import Scoring
 from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import is_repeatable
-from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, hand_over, tell
+from gossamer.run.stopping import GivenUp, Overdue, Stop, Unsaved, Watch, Watched, hand_over, tell
 from gossamer.run.summary import summary_of
 from gossamer.run.supervisor import Supervisor
 from gossamer.system.beginning import Beginning
@@ -210,13 +210,17 @@ def _train_watched(asked: Asked) -> TrainResult:
         ends_at = math.inf
         if config.stop_after_seconds:  # the clock of the day may be set
             ends_at = time.monotonic() - (time.time() - asked.began) + config.stop_after_seconds
-        with Watch(
-            config.patience_seconds,
-            Watched(),
-            Stop(config.stop_within_seconds),
-            ends_at=ends_at,
-            last_resort=asked.argv is not None,
-        ) as watch:
+        stop = Stop(config.stop_within_seconds)
+        with (
+            Watch(
+                config.patience_seconds,
+                Unsaved(stop),
+                stop,
+                ends_at=ends_at,
+                last_resort=asked.argv is not None,
+            ) as watch,
+            watch.leaving(),
+        ):
             result = _train(replace(asked, config=config), watch)
     except GivenUp as given_up:
         _hand_over(asked, watch, failed=True)

@@ -20,6 +20,18 @@ REPEAT_SECONDS = 0.5
 """A signal that comes so soon after another was sent together with it, as `timeout` does."""
 
 
+class Signalled(KeyboardInterrupt):
+    """Raised in the main thread where a signal ends what has nothing to save.
+
+    Args:
+        number: of the signal.
+    """
+
+    def __init__(self, number: int):
+        super().__init__()
+        self.number = number
+
+
 class Signals:
     """Context in which signals are answered by a function.
 

@@ -51,6 +51,8 @@ class Sign:
         self.env = -1
         """Which environment that is, among those of the run; -1: all of them together."""
         self.parts = list(parts)
+        self.unwanted: Callable[[], bool] = getattr(_LOCAL, "unwanted", lambda: False)
+        """Whether nobody wants the environments any more that are being made, or begun."""
         if not getattr(_LOCAL, "alone", False):
             with _REGISTERING:
                 _REGISTERED.add(self)
@@ -84,6 +86,16 @@ def unwatched() -> Generator[None]:
         yield
     finally:
         _LOCAL.alone = False
+
+
+@contextlib.contextmanager
+def made_until(unwanted: Callable[[], bool]) -> Generator[None]:
+    """Context in which environments that this thread makes, or begins, are given up between two once nobody wants them."""
+    _LOCAL.unwanted = unwanted
+    try:
+        yield
+    finally:
+        del _LOCAL.unwanted
 
 
 def all_signs() -> list[Sign]:

@@ -20,6 +20,7 @@ from gossamer.build.roles import (
 from gossamer.config import from_dict
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import Mailboxes
+from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.machine import keep_freed_memory, lower_priority, use_threads
 from gossamer.roles.actor import Actor
 from gossamer.roles.mixer import vectors, views
@@ -39,7 +40,7 @@ from gossamer.run.placements.child_protocol import (
 )
 from gossamer.run.placements.remote_actor import TcpTeamLink, TeamMemory
 from gossamer.run.stopping import Stop, Watch, Watched, cause_of
-from gossamer.system.signs_of_life import all_signs
+from gossamer.system.signs_of_life import all_signs, made_until
 from gossamer.types import empty_trajectory, trajectory_in
 
 if TYPE_CHECKING:
@@ -74,7 +75,13 @@ class _MemoryTeamLink:
         boxes = Mailboxes(params, 1, task.sizes)
         self._memory = TeamMemory(boxes, np.frombuffer(signs, np.int64), slots)
         self._heard = vectors(task.sizes, torch.device("cpu"))
-        channel.end_with_other_end(self._inbox.put)
+        self.stop = StopSignal()
+        channel.end_with_other_end(self._hear)
+
+    def _hear(self, asked: ActorRequest | RunFailed) -> None:
+        if isinstance(asked, EndActor):
+            self.stop.stop()
+        self._inbox.put(asked)
 
     def request(self) -> ActorRequest:
         asked = self._inbox.get()
@@ -149,18 +156,19 @@ class _Watched(Watched):
 
 
 def _serve(team: _TeamLink, task: ActorTask, config: TrainConfig, plan: Plan) -> None:
-    with Watch(config.patience_seconds, _Watched(team), Stop()):
+    with Watch(config.patience_seconds, _Watched(team), Stop()), suppress(Stopped):
         if plan.lag is not None:
             lower_priority()
-        groups, first_obs = build_env_groups(
-            config,
-            task.spec,
-            plan,
-            rank=task.rank,
-            restarts=task.restarts,
-            start=task.start,
-            only=range(*task.groups),
-        )
+        with made_until(lambda: team.stop.stopped):
+            groups, first_obs = build_env_groups(
+                config,
+                task.spec,
+                plan,
+                rank=task.rank,
+                restarts=task.restarts,
+                start=task.start,
+                only=range(*task.groups),
+            )
         learnt = build_policy(config, task.spec, rank=task.rank)
         policy = build_inference_policy(learnt, plan)
         episodes: list[Episode] = []
@@ -172,6 +180,7 @@ def _serve(team: _TeamLink, task: ActorTask, config: TrainConfig, plan: Plan) ->
             unroll_length=config.unroll_length,
             seeds=seeds[task.groups[0] : task.groups[1]],
             on_episode=episodes.append,
+            stop=team.stop,
             num_threads=plan.actor_threads,
             moment=lambda _, t: t,
         )

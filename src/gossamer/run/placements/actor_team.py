@@ -285,19 +285,19 @@ class ActorTeam:
         return all(isinstance(told, StateLoaded) and told.back for told in answers)
 
     def close(self) -> None:
-        """End the actors: those that do nothing close their environments, the others are killed."""
+        """End the actors: before they are killed they leave what they are at, and close their environments."""
         for member in self._members:
             with contextlib.suppress(OSError):
                 member.channel.end.setblocking(False)
                 member.channel.send(EndActor())
-        closing = [
-            member.popen
+        busy = self._free or any(
+            not member.ready or any(isinstance(x, Collect | LoadState) for x in member.asked)
             for member in self._members
-            if self._free or not any(isinstance(x, Collect | LoadState) for x in member.asked)
-        ]
+        )
         # Where they have nothing left to do they may take as long as in this process, less what killing them takes.
-        patient = 0.0 if self._free else self._config.stop_within_seconds - CLOSE_SECONDS
+        patient = 0.0 if busy else self._config.stop_within_seconds - CLOSE_SECONDS
         children = [(member.popen, member.channel) for member in self._members]
+        closing = [member.popen for member in self._members]
         end_children(children, closing, max(CLOSE_SECONDS, patient))
         while self._descriptors:
             os.close(self._descriptors.pop())

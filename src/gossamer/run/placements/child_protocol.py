@@ -53,6 +53,10 @@ class LearnerTask(Message, frozen=True):
     """None: it begins anew, or with others' average."""
 
 
+class EndLearners(Message, frozen=True):
+    """A process of learners is asked to leave what it is at, to close its environments and to end."""
+
+
 class ActorTask(Message, frozen=True):
     """The task of a process with an actor."""
 
@@ -179,4 +183,4 @@ ActorRequest = Collect | TellState | LoadState | EndActor | StillHere
 ActorReply = ActorReady | Collected | ActorState | StateLoaded | Notice | Failed
 RemoteReply = ActorReply | ActorLocated | ActorAlive
 LearnerTold = Event | PlaceActor | MessagesWritten
-ChildHears = LearnerTask | ActorTask | ActorRequest
+ChildHears = LearnerTask | EndLearners | ActorTask | ActorRequest

@@ -188,6 +188,7 @@ def build_learners(
     plan: Plan,
     ranks: range | None = None,
     *,
+    stop: StopSignal | None = None,
     say: Callable[[str], None] = lambda _: None,
     torso: torch.nn.Module | None = None,
     restarts: int = 0,
@@ -203,6 +204,7 @@ def build_learners(
         spec: of its environment.
         plan: what "auto" became.
         ranks: of the learners; None: all, which share memory of this process.
+        stop: ends whatever their roles wait for; None: one that is made.
         say: told when an actor is replaced, and what its environments are at.
         torso: the user's own feature layers.
         restarts: as in `build_bundle`.
@@ -217,7 +219,7 @@ def build_learners(
         shared = [[make_block(nbytes, path) for _ in range(size)] for nbytes, path in blocks]
     made: list[LearnerBundle] = []
     episodes: deque[tuple[int, Episode]] = deque()
-    stop, team = StopSignal(), None
+    stop, team = stop or StopSignal(), None
     try:
         for rank in ranks or range(size):
 

@@ -18,6 +18,7 @@ from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import BEATS, Mailboxes
+from gossamer.links.stopping import StopSignal
 from gossamer.machine import has_bf16, keep_freed_memory, use_threads
 from gossamer.run import snapshot
 from gossamer.run.host_protocol import Done, Failed, Notice, Ready
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
 def work(channel: Channel[Any], task: LearnerTask) -> None:
     """Learn what the supervisor at the other end of the channel asks for; its orders come through shared memory."""
-    channel.end_with_other_end()
+    stop = StopSignal()
+    channel.end_with_other_end(lambda _: stop.stop())  # it is only ever asked to end
     if task.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, task.cores)
     # Outside its roles too: torch's pool has a thread for every core of the machine, and would spin here.
@@ -59,7 +61,7 @@ def work(channel: Channel[Any], task: LearnerTask) -> None:
     for rank in range(*task.ranks):
         boxes.set_process_leader(rank, task.ranks[0])
     with Watch(config.patience_seconds, _Watched(channel, boxes, task.ranks[0]), Stop()):
-        _learn(channel, task, config, blocks)
+        _learn(channel, task, config, blocks, stop)
 
 
 class _Watched(Watched):
@@ -98,7 +100,11 @@ def _need_gpu(channel: Channel[Any], plan: Plan, machine: str) -> None:
 
 
 def _learn(
-    channel: Channel[Any], task: LearnerTask, config: TrainConfig, blocks: list[mmap.mmap]
+    channel: Channel[Any],
+    task: LearnerTask,
+    config: TrainConfig,
+    blocks: list[mmap.mmap],
+    stop: StopSignal,
 ) -> None:
     spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
     if task.differs is None:
@@ -116,6 +122,7 @@ def _learn(
         spec,
         task.plan,
         range(*task.ranks),
+        stop=stop,
         say=lambda text: channel.send(Notice(text)),
         restarts=restarts,
         start=not snapshot.is_repeatable(task.initial, spec),

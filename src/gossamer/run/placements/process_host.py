@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gossamer.links.mailboxes import AWAITS, BEATS
 from gossamer.run.host_protocol import Died, Done, Ready
-from gossamer.run.placements.child_protocol import LearnerTold, MessagesWritten, PlaceActor
+from gossamer.run.placements.child_protocol import (
+    EndLearners,
+    LearnerTold,
+    MessagesWritten,
+    PlaceActor,
+)
 from gossamer.run.placements.process_layout import gpu_of
-from gossamer.run.placements.spawn import end_children, how_ended, spawn
+from gossamer.run.placements.spawn import CLOSE_SECONDS, end_children, how_ended, spawn
 from gossamer.system.signs_of_life import START_SECONDS, Patience
 
 if TYPE_CHECKING:
@@ -23,6 +29,10 @@ if TYPE_CHECKING:
 
 MARGIN_SECONDS = 5.0
 """A process that gives itself up, or another, knows more about it: the supervisor does so later."""
+
+
+LEAVE_SECONDS = 3.0
+"""Longest wait for processes that leave what they are at, if none has told its last."""
 
 
 class ProcessHost:
@@ -125,6 +135,12 @@ class ProcessHost:
 
 
 def end_processes(hosts: Sequence[ProcessHost]) -> None:
-    """End the processes of hosts; those that have told their last may close what they hold."""
-    closing = [host.popen for host in hosts if host.over]
-    end_children([(host.popen, host.channel) for host in hosts], closing)
+    """End the processes of hosts; before they are killed they may close what they hold, and those leave what they are at."""
+    for host in hosts:
+        if not host.over:
+            with suppress(OSError):
+                host.channel.end.setblocking(False)
+                host.channel.send(EndLearners())
+    closing = [host.popen for host in hosts]
+    seconds = CLOSE_SECONDS if any(host.over for host in hosts) else LEAVE_SECONDS
+    end_children([(host.popen, host.channel) for host in hosts], closing, seconds)

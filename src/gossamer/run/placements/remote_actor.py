@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import FAR, Mailboxes
+from gossamer.links.stopping import StopSignal
 from gossamer.links.wire import LIFE_SECONDS, Listener, Wire
 from gossamer.replay.layout import Layout
 from gossamer.replay.ring import Ring, make_block
@@ -210,6 +211,8 @@ class TcpTeamLink:
         self._wire.send(ActorLocated(os.getpid(), task.machine))
         self._slot, self._packet = slot, TrajectoryPacket(task.spec, slot)
         self._beats = (-1, 0.0)
+        self.stop = StopSignal()
+        """Stopped once the team has asked for the end."""
         self._inbox: queue.SimpleQueue[ActorRequest] = queue.SimpleQueue()
         # However long it makes environments or collects: a team whose messages nobody takes gives it up.
         threading.Thread(target=self._read, daemon=True).start()
@@ -224,6 +227,7 @@ class TcpTeamLink:
             if not isinstance(asked, StillHere):
                 self._inbox.put(asked)
             if isinstance(asked, EndActor):
+                self.stop.stop()
                 return  # the connection may end while environments are closed
 
     def request(self) -> ActorRequest:
