@@ -189,7 +189,7 @@ def write_hashed(
                 num_bytes += len(part)
                 if num_bytes >= synced + SLICE_BYTES:
                     file.flush()
-                    os.fdatasync(file.fileno())
+                    getattr(os, "fdatasync", os.fsync)(file.fileno())  # macOS has no fdatasync
                     on_bytes(num_bytes - synced)
                     synced = num_bytes
         file.flush()
