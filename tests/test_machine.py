@@ -19,6 +19,7 @@ from gossamer.config import make_config
 from gossamer.config.cores import MACHINE
 from gossamer.envs.registry import read_spec
 from gossamer.machine import Machine, free_memory, same_folder, this_machine
+from gossamer.record.software import describe_machine
 from gossamer.spec import EnvSpec
 from gossamer.system.cores import (
     can_pin,
@@ -281,3 +282,13 @@ def test_who_goes_elsewhere_is_brought_back(
         os.chdir(there)
         here.rmdir()
     assert Path.cwd() == there, "the folder to come back to is gone"
+
+
+def test_memory_is_told_where_python_was_built_for_older_versions_of_macos(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sysconf(name: str) -> int:
+        raise ValueError(f"unrecognized configuration name {name}")
+
+    monkeypatch.setattr(os, "sysconf", sysconf)
+    assert describe_machine()["memory_bytes"] == psutil.virtual_memory().total
