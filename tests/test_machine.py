@@ -5,11 +5,14 @@ from __future__ import annotations
 import functools
 import math
 import os
+import platform
+import subprocess
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -18,7 +21,7 @@ from gossamer.build.plan import Plan, make_plan
 from gossamer.config import make_config
 from gossamer.config.cores import MACHINE
 from gossamer.envs.registry import read_spec
-from gossamer.machine import Machine, free_memory, same_folder, this_machine
+from gossamer.machine import Machine, free_memory, processor_name, same_folder, this_machine
 from gossamer.record.software import describe_machine
 from gossamer.spec import EnvSpec
 from gossamer.system.cores import (
@@ -292,3 +295,26 @@ def test_memory_is_told_where_python_was_built_for_older_versions_of_macos(
 
     monkeypatch.setattr(os, "sysconf", sysconf)
     assert describe_machine()["memory_bytes"] == psutil.virtual_memory().total
+
+
+def test_models_of_arm_processors_have_different_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    told = tmp_path / "proc/cpuinfo"
+    told.parent.mkdir()
+    for part, name in (("0xd0c", "aarch64 0x41 0xd0c"), ("0xd40", "aarch64 0x41 0xd40")):
+        told.write_text(
+            f"processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: {part}\n\nprocessor\t: 1\n"
+            "CPU implementer\t: 0x41\nCPU part\t: 0xfff\n"
+        )
+        assert processor_name(tmp_path) == name
+    told.write_text("processor\t: 0\nmodel name\t: AMD EPYC\n\nmodel name\t: other\n")
+    assert processor_name(tmp_path) == "AMD EPYC"
+    told.unlink()
+    monkeypatch.setattr(platform, "processor", lambda: "arm")
+    sysctl = Mock(return_value=subprocess.CompletedProcess([], 0, "Apple M2 Pro\n"))
+    monkeypatch.setattr(subprocess, "run", sysctl)
+    assert processor_name(tmp_path) == "Apple M2 Pro"
+    sysctl.side_effect = FileNotFoundError
+    assert processor_name(tmp_path) == "arm"

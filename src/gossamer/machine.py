@@ -59,14 +59,26 @@ def in_thread(work: Callable[[], T], name: str) -> Future[T]:
     return done
 
 
-def processor_name() -> str:
-    """Return the model of the processor."""
+def processor_name(root: Path = Path("/")) -> str:
+    """Return the model of the processor.
+
+    Args:
+        root: that /proc is looked up in.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = (root / "proc/cpuinfo").read_text().splitlines()
     except OSError:
+        import subprocess
+
+        with suppress(OSError):  # macOS has it; to Python all of Apple's are "arm"
+            asked = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            told = subprocess.run(asked, capture_output=True, text=True, check=False)
+            return told.stdout.strip() or platform.processor()
         return platform.processor()
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    facts = {x.strip(): y.strip() for x, _, y in (line.partition(":") for line in lines[::-1])}
+    # Of ARM's the kernel tells numbers in place of a name.
+    arm = (facts[x] for x in ("CPU implementer", "CPU part") if x in facts)
+    return facts.get("model name") or " ".join([platform.machine(), *arm])
 
 
 @dataclass(frozen=True)
