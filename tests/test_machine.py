@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -318,3 +319,14 @@ def test_models_of_arm_processors_have_different_names(
     assert processor_name(tmp_path) == "Apple M2 Pro"
     sysctl.side_effect = FileNotFoundError
     assert processor_name(tmp_path) == "arm"
+
+
+def test_commands_may_open_as_many_files_where_the_usual_limit_is_lower() -> None:
+    look = (
+        "import resource, sys; from gossamer.cli import main; sys.argv[1:] = ['--version']; main(); "
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    for limits, expected in (("-S -n 256", 1024), ("-n 256", 256), ("-S -n 2000", 2000)):
+        words = ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh", sys.executable, "-c", look]
+        told = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert int(told.stdout.split()[-1]) == expected, limits

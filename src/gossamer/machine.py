@@ -32,6 +32,8 @@ FEW_CORES = 4
 MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 32 << 20}
 """glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, at their greatest."""
 M_ARENA_MAX = -8
+OPEN_FILES = 1024
+"""That a process may always hold open at once, if the system lets it."""
 
 
 @contextmanager
@@ -193,6 +195,17 @@ def threads(count: int) -> Generator[None]:
     finally:
         if before != count:
             torch.set_num_threads(before)
+
+
+def allow_open_files() -> None:
+    """Let this process, and those it starts, hold as many files open as is usual on Linux: macOS begins with 256."""
+    import resource
+
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    if limit != resource.RLIM_INFINITY and limit < wanted:
+        with suppress(OSError):  # a sandbox's system may refuse
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def keep_freed_memory() -> None:
