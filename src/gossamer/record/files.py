@@ -38,9 +38,18 @@ def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        sync_open_folder(handle)
     finally:
         os.close(handle)
+
+
+def sync_open_folder(folder: int) -> None:
+    """Make the names in a folder survive a power cut, given its descriptor."""
+    try:
+        os.fsync(folder)
+    except OSError as error:  # folders that virtual machines share, and some of the network, sync files alone
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+            raise
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -103,7 +112,7 @@ def write_whole_in(folder: int, name: str, content: bytes) -> None:
         with suppress(OSError):
             os.unlink(partial, dir_fd=folder)
         raise
-    os.fsync(folder)
+    sync_open_folder(folder)
 
 
 def is_locked(path: Path | str, *, flags: int = 0, dir_fd: int | None = None) -> bool:
