@@ -47,7 +47,9 @@ def sync_open_folder(folder: int) -> None:
     """Make the names in a folder survive a power cut, given its descriptor."""
     try:
         os.fsync(folder)
-    except OSError as error:  # folders that virtual machines share, and some of the network, sync files alone
+    except (
+        OSError
+    ) as error:  # folders that virtual machines share, and some of the network, sync files alone
         if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
             raise
 
