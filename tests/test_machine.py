@@ -5,11 +5,15 @@ from __future__ import annotations
 import functools
 import math
 import os
+import platform
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -18,7 +22,8 @@ from gossamer.build.plan import Plan, make_plan
 from gossamer.config import make_config
 from gossamer.config.cores import MACHINE
 from gossamer.envs.registry import read_spec
-from gossamer.machine import Machine, free_memory, same_folder, this_machine
+from gossamer.machine import Machine, free_memory, processor_name, same_folder, this_machine
+from gossamer.record.software import describe_machine
 from gossamer.spec import EnvSpec
 from gossamer.system.cores import (
     can_pin,
@@ -281,3 +286,47 @@ def test_who_goes_elsewhere_is_brought_back(
         os.chdir(there)
         here.rmdir()
     assert Path.cwd() == there, "the folder to come back to is gone"
+
+
+def test_memory_is_told_where_python_was_built_for_older_versions_of_macos(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def sysconf(name: str) -> int:
+        raise ValueError(f"unrecognized configuration name {name}")
+
+    monkeypatch.setattr(os, "sysconf", sysconf)
+    assert describe_machine()["memory_bytes"] == psutil.virtual_memory().total
+
+
+def test_models_of_arm_processors_have_different_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    told = tmp_path / "proc/cpuinfo"
+    told.parent.mkdir()
+    for part, name in (("0xd0c", "aarch64 0x41 0xd0c"), ("0xd40", "aarch64 0x41 0xd40")):
+        told.write_text(
+            f"processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: {part}\n\nprocessor\t: 1\n"
+            "CPU implementer\t: 0x41\nCPU part\t: 0xfff\n"
+        )
+        assert processor_name(tmp_path) == name
+    told.write_text("processor\t: 0\nmodel name\t: AMD EPYC\n\nmodel name\t: other\n")
+    assert processor_name(tmp_path) == "AMD EPYC"
+    told.unlink()
+    monkeypatch.setattr(platform, "processor", lambda: "arm")
+    sysctl = Mock(return_value=subprocess.CompletedProcess([], 0, "Apple M2 Pro\n"))
+    monkeypatch.setattr(subprocess, "run", sysctl)
+    assert processor_name(tmp_path) == "Apple M2 Pro"
+    sysctl.side_effect = FileNotFoundError
+    assert processor_name(tmp_path) == "arm"
+
+
+def test_commands_may_open_as_many_files_where_the_usual_limit_is_lower() -> None:
+    look = (
+        "import resource, sys; from gossamer.cli import main; sys.argv[1:] = ['--version']; main(); "
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    for limits, expected in (("-S -n 256", 1024), ("-n 256", 256), ("-S -n 2000", 2000)):
+        words = ["sh", "-c", f'ulimit {limits}; exec "$@"', "sh", sys.executable, "-c", look]
+        told = subprocess.run(words, capture_output=True, text=True, check=True)
+        assert int(told.stdout.split()[-1]) == expected, limits

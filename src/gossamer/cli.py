@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from msgspec import Meta
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import install_command
+from gossamer.machine import allow_open_files, install_command
 from gossamer.system.beginning import Beginning
 from gossamer.system.commands import REQUIRED, Command, Word
 from gossamer.system.cores import num_cores
@@ -72,6 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(list(argv))
     # Before numpy is imported: simulators that use it would otherwise start a thread for each core in every operation.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    allow_open_files()
     words = sys.argv[1:]
     # For hours, whoever reads on.
     trains = words[:1] in (["train"], ["sweep"]) and TELLS.isdisjoint(words)

@@ -32,6 +32,8 @@ FEW_CORES = 4
 MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 32 << 20}
 """glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, at their greatest."""
 M_ARENA_MAX = -8
+OPEN_FILES = 1024
+"""That a process may always hold open at once, if the system lets it."""
 
 
 @contextmanager
@@ -59,14 +61,26 @@ def in_thread(work: Callable[[], T], name: str) -> Future[T]:
     return done
 
 
-def processor_name() -> str:
-    """Return the model of the processor."""
+def processor_name(root: Path = Path("/")) -> str:
+    """Return the model of the processor.
+
+    Args:
+        root: that /proc is looked up in.
+    """
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = (root / "proc/cpuinfo").read_text().splitlines()
     except OSError:
+        import subprocess
+
+        with suppress(OSError):  # macOS has it; to Python all of Apple's are "arm"
+            asked = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+            told = subprocess.run(asked, capture_output=True, text=True, check=False)
+            return told.stdout.strip() or platform.processor()
         return platform.processor()
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
+    facts = {x.strip(): y.strip() for x, _, y in (line.partition(":") for line in lines[::-1])}
+    # Of ARM's the kernel tells numbers in place of a name.
+    arm = (facts[x] for x in ("CPU implementer", "CPU part") if x in facts)
+    return facts.get("model name") or " ".join([platform.machine(), *arm])
 
 
 @dataclass(frozen=True)
@@ -181,6 +195,17 @@ def threads(count: int) -> Generator[None]:
     finally:
         if before != count:
             torch.set_num_threads(before)
+
+
+def allow_open_files() -> None:
+    """Let this process, and those it starts, hold as many files open as is usual on Linux: macOS begins with 256."""
+    import resource
+
+    limit, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if most == resource.RLIM_INFINITY else min(OPEN_FILES, most)
+    if limit != resource.RLIM_INFINITY and limit < wanted:
+        with suppress(OSError):  # a sandbox's system may refuse
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
 def keep_freed_memory() -> None:

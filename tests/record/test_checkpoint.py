@@ -10,8 +10,10 @@ import pickle
 import re
 import resource
 import shutil
+import stat
 import threading
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -23,7 +25,7 @@ from hypothesis import strategies as st
 
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import CheckpointStore, Score
-from gossamer.record.files import SLICE_BYTES, write_hashed
+from gossamer.record.files import SLICE_BYTES, write_bytes, write_hashed, write_whole_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -208,7 +210,10 @@ def test_what_is_too_old_stays_where_the_disk_does_not_answer(
     assert store.list() == [3, 4, 5]
 
 
-def test_the_bytes_written_are_counted_while_they_are(tmp_path: Path) -> None:
+def test_the_bytes_written_are_counted_while_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "fdatasync", raising=False)  # macOS has none
     seen: list[int] = []
     chunks = [memoryview(bytes(100)), memoryview(bytes(SLICE_BYTES + 5)), b"end"]
     told = write_hashed(tmp_path / "file", chunks, seen.append)
@@ -216,6 +221,28 @@ def test_the_bytes_written_are_counted_while_they_are(tmp_path: Path) -> None:
     assert len(seen) == 2
     whole = hashlib.sha256(b"".join(chunks)).hexdigest()
     assert told["sha256"] == whole
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EIO])
+def test_folders_that_the_file_system_cannot_sync_are_left_unsynced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    sync = os.fsync
+
+    def of_files_alone(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(handle)
+
+    monkeypatch.setattr(os, "fsync", of_files_alone)
+    failing = number == errno.EIO
+    with pytest.raises(OSError, match=r"Input/output") if failing else nullcontext():
+        write_bytes(tmp_path / "file", b"x")
+    folder = os.open(tmp_path, os.O_RDONLY)
+    with pytest.raises(OSError, match=r"Input/output") if failing else nullcontext():
+        write_whole_in(folder, "file", b"y")
+    os.close(folder)
+    assert (tmp_path / "file").read_bytes() == b"y"
 
 
 def test_keep_0_keeps_all(tmp_path: Path) -> None:

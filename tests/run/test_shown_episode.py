@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -54,3 +55,13 @@ def test_pictures_that_an_encoder_does_not_take_are_told_in_one_line(tmp_path: P
     policy = build_policy(config, read_spec(config.env_id, config.env))
     with pytest.raises(ConfigError, match=r"--video .*could not be written \(all images .*size\)"):
         record_video(config, policy, tmp_path / "a.mp4", seed=1, greedy=True)
+
+
+def test_a_machine_without_ffmpeg_is_told_before_the_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ffmpeg = pytest.importorskip("imageio_ffmpeg", reason="needs the extra video")
+    missing = Mock(side_effect=RuntimeError("No ffmpeg exe could be found. Install it"))
+    monkeypatch.setattr(ffmpeg, "get_ffmpeg_exe", missing)
+    with pytest.raises(ConfigError, match=r"--video .*needs .*No ffmpeg .*Install it\); type: "):
+        record_video(Mock(), Mock(), tmp_path / "a.mp4", seed=1, greedy=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
@@ -10,6 +11,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -257,3 +259,16 @@ def test_whoever_joins_takes_part_from_an_update_that_nobody_has_mixed():
     assert update > group_at() > 99 + 10, "it was not ahead at once"
     assert group.has_left(0, update - 1)
     assert not group.has_left(0, update)
+
+
+def test_memory_is_a_file_where_the_kernel_has_none_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = Mock(side_effect=OSError(errno.ENOSYS, "Function not implemented"))
+    monkeypatch.setattr(os, "memfd_create", missing, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    descriptor, memory = make_memory(5000)
+    assert (os.fstat(descriptor).st_size, memory[:]) == (5000, bytes(5000))
+    memory.close()
+    os.close(descriptor)
+    assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gossamer.dashboard.root import FOLDER_FLAGS, HERE, RunFiles
 from gossamer.errors import ConfigError
-from gossamer.record.files import LOCK
+from gossamer.record.files import LOCK, sync_open_folder
 from gossamer.record.folder import MEMBERS
 from gossamer.record.readers import table_in
 from gossamer.system.reading import mapping, number
@@ -150,7 +150,7 @@ def _hide(parent: int, name: str, handle: int) -> str:
             "another folder has taken its name, and nothing was deleted; look at the run that is there now, and delete it "
             "again if you still want to"
         )
-    os.fsync(parent)  # not to come back half removed after a power cut
+    sync_open_folder(parent)  # not to come back half removed after a power cut
     return hidden
 
 

@@ -68,9 +68,11 @@ def make_memory(nbytes: int, path: str = "") -> tuple[int, mmap.mmap]:
         nbytes: how much.
         path: folder of the file that it is; empty: memory.
     """
+    descriptor = -1
     if not path and hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("gossamer", 0)
-    else:
+        with contextlib.suppress(OSError):  # the kernel, as that of WSL 1, or a sandbox has none
+            descriptor = os.memfd_create("gossamer", 0)
+    if descriptor < 0:
         folder = expand(path) if path else None
         with tempfile.TemporaryFile(prefix="gossamer-", dir=folder) as file:
             descriptor = os.dup(file.fileno())

@@ -38,9 +38,20 @@ def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        sync_open_folder(handle)
     finally:
         os.close(handle)
+
+
+def sync_open_folder(folder: int) -> None:
+    """Make the names in a folder survive a power cut, given its descriptor."""
+    try:
+        os.fsync(folder)
+    except (
+        OSError
+    ) as error:  # folders that virtual machines share, and some of the network, sync files alone
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+            raise
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
@@ -103,7 +114,7 @@ def write_whole_in(folder: int, name: str, content: bytes) -> None:
         with suppress(OSError):
             os.unlink(partial, dir_fd=folder)
         raise
-    os.fsync(folder)
+    sync_open_folder(folder)
 
 
 def is_locked(path: Path | str, *, flags: int = 0, dir_fd: int | None = None) -> bool:
@@ -189,7 +200,7 @@ def write_hashed(
                 num_bytes += len(part)
                 if num_bytes >= synced + SLICE_BYTES:
                     file.flush()
-                    os.fdatasync(file.fileno())
+                    getattr(os, "fdatasync", os.fsync)(file.fileno())  # macOS has no fdatasync
                     on_bytes(num_bytes - synced)
                     synced = num_bytes
         file.flush()

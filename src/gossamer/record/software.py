@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import subprocess
 from contextlib import suppress
@@ -50,6 +49,8 @@ def git_state() -> dict[str, Any] | None:
 
 def describe_machine() -> dict[str, Any]:
     """Host, processor, cores and hardware threads this process may use, cores of the whole machine, memory."""
+    import psutil
+
     return {
         "host": platform.node(),
         "platform": platform.platform(),
@@ -57,7 +58,7 @@ def describe_machine() -> dict[str, Any]:
         "cores": num_cores(),
         "hardware_threads": num_cpus(),
         "machine_cores": machine_cores(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": psutil.virtual_memory().total,
     }
 
 

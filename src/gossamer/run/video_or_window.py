@@ -110,8 +110,9 @@ def _open_video(path: str) -> Any:
         imageio: Any = importlib.import_module("imageio.v2")
         if path.endswith(".gif"):
             return imageio.get_writer(path, duration=1000 / VIDEO_FPS, loop=0)
+        importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe()  # its wheel may have none
         return imageio.get_writer(path, fps=VIDEO_FPS, macro_block_size=2, output_params=ENCODING)
-    except (ImportError, ValueError) as error:
+    except (ImportError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"--video {path} needs imageio with ffmpeg ({' '.join(str(error).split())[:80]}); "
             f"type: {install_command('video')}"
