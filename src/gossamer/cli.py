@@ -327,7 +327,7 @@ CHECKPOINT = "last: the newest policy; best: the best policy; candidate: a polic
 NAMED_AGAIN = (
     Word(
         "--env ENV",
-        "name the run's environment again, so that a run from another machine or user may import its module:function",
+        "name the run's environment again, so that a run from another machine or user may import its module:function; or its new name, if the module was renamed",
         default="",
         dest="env_id",
     ),

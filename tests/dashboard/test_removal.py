@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import threading
 from collections.abc import Generator
@@ -14,6 +15,7 @@ from scored_runs import make_run
 from gossamer.dashboard.removal import remove_run
 from gossamer.dashboard.root import Root
 from gossamer.errors import ConfigError
+from gossamer.record.files import is_locked
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -59,4 +61,21 @@ def test_a_run_that_runs_is_not_deleted(tmp_path: Path) -> None:
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(ConfigError, match="it is running; stop it first"):
             remove_run(Root(tmp_path), "run", nullcontext())
+    assert run.exists()
+
+
+def test_on_a_file_system_without_locks_no_run_runs_and_none_is_said_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some network disks are; gossamer does not train there, but runs are copied there."""
+
+    def unknown(*_: object) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    run = make_run(tmp_path, "run", returns=(1.0,))
+    (run / ".lock").touch()
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    assert not is_locked(run / ".lock")
+    with pytest.raises(ConfigError, match="it cannot be deleted: Function not implemented"):
+        remove_run(Root(tmp_path), "run", nullcontext())
     assert run.exists()

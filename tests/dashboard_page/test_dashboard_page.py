@@ -1062,6 +1062,29 @@ def test_a_link_keeps_the_focus_while_the_run_trains(page: Page, watch: FakeWatc
     expect(page.locator(".edge:focus")).to_have_attribute("data-from", "2")
 
 
+def test_returns_that_nobody_has_earned_yet_are_not_told_as_0(page: Page) -> None:
+    def before_any(route: Route) -> None:
+        told = route.fetch().json()
+        nodes = [{**node, "return": None} for node in told["nodes"]]
+        route.fulfill(json={**told, "returns": None, "nodes": nodes})
+
+    page.route("**/api/graph?*", before_any)
+    visit(page, f"#/learners?run={GOSSIP}")
+    expect(page.locator(".graph-legend > :first-child")).to_have_text("Return\u2013\u2013")
+    page.unroute_all()
+
+
+def test_a_printed_page_shows_what_is_read_and_nothing_to_press(page: Page) -> None:
+    visit(page, f"#/learners?run={GOSSIP}")
+    shown, pressed = page.locator("h1 summary"), page.locator("nav, .acts .button, .timeline")
+    expect(shown).to_be_visible()
+    expect(pressed.first).to_be_visible()
+    page.emulate_media(media="print")
+    expect(shown).to_be_visible()
+    assert not any(x.is_visible() for x in pressed.all())
+    page.emulate_media(media="screen")
+
+
 @pytest.mark.parametrize("width", [1440, 390])
 def test_type_on_learners_can_be_read(page: Page, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})

@@ -279,7 +279,9 @@ def test_open_finds_by_path_last_and_parts(root: str, tmp_path: Path) -> None:
     first = start(f"{root}/CartPole-v1/ppo-single/20260101-000000-s1", root)
     second = start(f"{root}/CartPole-v1/ppo-single/20260102-000000-s2", root)
     outside = start(str(tmp_path / "elsewhere"), root)
-    os.utime(first.path / "config.json", (2e9, 2e9))
+    meta = first.read_json("meta.json")
+    meta["sessions"][-1]["time_unix"] = 4e9
+    first.write_json("meta.json", meta)
     assert RunFolder.open("last", root=root).path == first.path
     assert RunFolder.open("s2", root=root).path == second.path
     assert RunFolder.open("20260101", root=root).path == first.path
@@ -292,6 +294,15 @@ def test_open_finds_by_path_last_and_parts(root: str, tmp_path: Path) -> None:
         RunFolder.open("20260101-000000-s7", root=root)
     with pytest.raises(ConfigError, match="no run below"):
         RunFolder.open("last", root=str(tmp_path / "none"))
+
+
+def test_a_copy_is_not_the_last_run(root: str) -> None:
+    """Of an older run, nor of the last: to go on with the latter's backup would be to lose that."""
+    older, last = start(f"{root}/older", root), start(f"{root}/last one", root)
+    for run in (older, last):
+        shutil.copytree(run.path, f"{run.path} copy", copy_function=shutil.copyfile)
+        os.utime(f"{run.path} copy/config.json", (2e9, 2e9))
+    assert RunFolder.open("last", root=root).path == last.path
 
 
 def test_a_path_object_is_the_run_itself(

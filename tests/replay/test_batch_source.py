@@ -30,6 +30,7 @@ from gossamer.replay.selectors.circular import CircularSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.run.placements.host_learners import HostLearners
+from gossamer.system.signs_of_life import Wait
 from gossamer.types import STORED, as_batch, empty_trajectory
 
 
@@ -241,6 +242,23 @@ def test_what_fails_beside_the_learner_is_told_to_it():
     mix.release()
     mix.shares[0].replay.shards.ring.write = None
     with pytest.raises(TypeError, match="not callable"):
+        take(mix, 3)
+    mix.close()
+
+
+def test_a_time_out_beside_the_learner_is_told_while_that_waits(monkeypatch):
+    mix, *_ = make_mix(UniformSettings(), threaded=True)
+    waits, look = threading.Event(), Wait.look
+    monkeypatch.setattr(Wait, "look", lambda self: waits.set() or look(self))
+    mix.sample()
+    mix.release()
+
+    def fails(*_):
+        assert waits.wait(20.0)
+        raise TimeoutError("the disk did not answer")
+
+    mix.shares[0].replay.ready = fails
+    with pytest.raises(TimeoutError, match="did not answer"):
         take(mix, 3)
     mix.close()
 

@@ -240,9 +240,12 @@ def test_env_steps_are_known_though_something_else_is_damaged(checkpoint: Checkp
     assert env_steps_of(changed(checkpoint, {**checkpoint.state, "plan": 3})) == 2020
 
 
-def test_what_a_checkpoint_cannot_hold_is_named() -> None:
-    with pytest.raises(RunFailed, match=r"cannot hold learner\.mine, which is str"):
-        LearnerState.of({"learner.update": 1, "learner.mine": "text"})
+@pytest.mark.parametrize(
+    ("own", "told"), [("text", "str"), (float("inf"), "inf"), (np.float64("nan"), "nan")]
+)
+def test_what_a_checkpoint_cannot_hold_is_named(own: Any, told: str) -> None:
+    with pytest.raises(RunFailed, match=rf"cannot hold learner\.mine, which is {told}: "):
+        LearnerState.of({"learner.update": 1, "learner.mine": own})
 
 
 @pytest.mark.parametrize("own", [np.int64(3), np.float32(0.5), np.bool_(True)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from sessions import QUICK, slow, summary_of
 from gossamer import cli
 from gossamer.config import TrainConfig, make_config
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.folder import RunFolder
 from gossamer.record.runs import find_runs
-from gossamer.run.train import train
+from gossamer.run.train import train, train_command
 
 
 @pytest.mark.parametrize(
@@ -175,11 +175,16 @@ def test_last_is_the_run_that_was_last_when_it_was_typed(
         words = ["CartPole-v1", "--seed", seed, "--total-env-steps", "64", *QUICK]
         assert cli.main(["train", *words]) == 0
     first, last = sorted(find_runs(Path("runs")), key=lambda x: x.name[-1])
+    later: list[RunFolder] = []
 
     def train_later(*args: Any, **named: Any) -> Any:
-        os.utime(first / "config.json", (2e9, 2e9))
-        return train(*args, **named)
+        later.append(folder := RunFolder(first))
+        meta = folder.read_json("meta.json")
+        meta["sessions"][-1]["time_unix"] = 4e9
+        folder.write_json("meta.json", meta)
+        return train_command(*args, **named)
 
-    monkeypatch.setattr("gossamer.run.train.train", train_later)
+    monkeypatch.setattr("gossamer.run.train.train_command", train_later)
     assert cli.main(["train", "--resume", "last", "--total-env-steps", "128"]) == 0
     assert [summary_of(run)["env_steps"] >= 128 for run in (first, last)] == [False, True]
+    assert later

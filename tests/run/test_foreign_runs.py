@@ -154,6 +154,18 @@ def test_named_again_or_trusted_it_is_used(
     assert (here / "sprung").exists()
 
 
+def test_an_environment_whose_module_has_another_name_now_is_played_by_it(
+    here: Path, capsys: Any
+) -> None:
+    shutil.copy("trap.py", "renamed.py")
+    refused(
+        "eval run --env renamed:make", here, capsys, "trained in trap:make, not in renamed:make"
+    )
+    Path("trap.py").unlink()
+    assert cli.main(["eval", "run", "--episodes", "1", "--env", "renamed:make"]) == 0
+    assert cli.main(["eval", "run", "--episodes", "1", "--env", "MountainCar-v0"]) == 2
+
+
 def test_a_module_with_a_colon_in_its_name_is_no_way_around(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -65,3 +67,43 @@ def test_a_machine_without_ffmpeg_is_told_before_the_episode(
     monkeypatch.setattr(ffmpeg, "get_ffmpeg_exe", missing)
     with pytest.raises(ConfigError, match=r"--video .*needs .*No ffmpeg .*Install it\); type: "):
         record_video(Mock(), Mock(), tmp_path / "a.mp4", seed=1, greedy=True)
+
+
+def film(path: Path) -> None:
+    config = make_config("CartPole-v1", {"max_episode_steps": 5})
+    policy = build_policy(config, read_spec("CartPole-v1", config.env))
+    record_video(config, policy, path, seed=1, greedy=True)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # imageio's pipes
+def test_a_video_whose_last_bytes_find_no_room_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("imageio_ffmpeg", reason="needs the extra video")
+    imageio = pytest.importorskip("imageio.v2")
+    path, get_writer = tmp_path / "a.mp4", imageio.get_writer
+
+    def made(*args: Any, **how: Any) -> Any:
+        writer = get_writer(*args, **how)
+        close = writer.close
+        writer.close = lambda: (close(), path.write_bytes(path.read_bytes()[:-100]))
+        return writer
+
+    monkeypatch.setattr(imageio, "get_writer", made)
+    with pytest.raises(ConfigError, match=r"could not be written \(the encoder has ended\)"):
+        film(path)
+
+
+def test_a_gif_that_finds_no_room_is_told_and_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("imageio", reason="needs the extra video")
+    (path := tmp_path / "a.gif").write_bytes(b"before")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(ConfigError, match=r"could not be written \(no space left on device\)"):
+        film(path)
+    assert path.read_bytes() == b"before"

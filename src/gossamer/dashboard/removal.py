@@ -124,7 +124,7 @@ def _locked(handle: int) -> bool:
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             if time.monotonic() >= give_up:
                 return False
             time.sleep(0.01)

@@ -131,8 +131,8 @@ def is_locked(path: Path | str, *, flags: int = 0, dir_fd: int | None = None) ->
         return False
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
+    except OSError as error:  # another one where a file system has no locks: nobody trains there
+        return isinstance(error, BlockingIOError)
     finally:
         os.close(handle)
     return False

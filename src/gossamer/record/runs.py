@@ -17,7 +17,7 @@ from gossamer.errors import ConfigError
 from gossamer.record.about import read_about
 from gossamer.record.exits import state_of
 from gossamer.record.files import is_there
-from gossamer.record.readers import FolderReader, newest_row, score_in, table_in
+from gossamer.record.readers import FolderReader, last_session, newest_row, score_in, table_in
 from gossamer.system.reading import clipped, expand, listed, mapping, number, quoted, visible, whole
 from gossamer.system.tables import columns
 
@@ -52,7 +52,7 @@ def find_run(run: str | os.PathLike[str], root: str = "runs") -> Path:
         runs = find_runs(Path(root))
         if not runs:
             raise ConfigError(f"no run below {root}; name a run folder, or train one first")
-        return max(runs, key=_started)
+        return _last_begun(runs)
     names, fits, key = _fitting(run, given, root)
     if len(fits) == 1:
         return names[fits[0]]
@@ -140,12 +140,23 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
                     yield from _walk(Path(entry.path), depth - 1)
 
 
-def _started(path: Path) -> tuple[float, str]:
+def _last_begun(runs: list[Path]) -> Path:
+    """Return the run whose last session began last; of its copies, which tell of the same session, the one written first."""
+    sessions = {x: last_session(table_in(FolderReader(x), "meta.json")) for x in runs}
+    written = {x: _written(x) for x in runs}
+    began = {x: number(sessions[x].get("time_unix")) or written[x] for x in runs}
+    # A session's time is that of its process, of which a program may begin several, reckoned each time.
+    last = max(runs, key=lambda x: (round(began[x], 1), written[x], x.name))
+    copies = [x for x in runs if sessions[x] and sessions[x] == sessions[last]]
+    return min(copies or [last], key=lambda x: (written[x], len(str(x))))
+
+
+def _written(path: Path) -> float:
     # Every session writes config.json once, when it begins.
     try:
-        return (path / "config.json").stat().st_mtime, path.name
+        return (path / "config.json").stat().st_mtime
     except OSError:
-        return 0.0, path.name
+        return 0.0
 
 
 def _fitting(run: str, given: Path, root: str) -> tuple[dict[str, Path], list[str], str]:

@@ -6,11 +6,10 @@ mix, which fills the next batches while one is learnt.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -315,15 +314,13 @@ class BatchSource:
         return self._tally.take()
 
     def _wait(self, coming: Future[T]) -> T:
-        if coming.done():
-            return coming.result()
-        wait = self._patience.wait("a batch")
-        while True:
-            with contextlib.suppress(FutureTimeout):
-                return coming.result(LOOK_SECONDS)
-            if self._stop is not None and self._stop.stopped:
-                raise Stopped
-            wait.look()
+        if not coming.done():
+            wait = self._patience.wait("a batch")
+            while not futures.wait([coming], LOOK_SECONDS).done:
+                if self._stop is not None and self._stop.stopped:
+                    raise Stopped
+                wait.look()
+        return coming.result()
 
 
 class _Coming(NamedTuple):

@@ -69,16 +69,19 @@ class LearnerState(msgspec.Struct, frozen=True):
         """Return the state of tensors and numbers by name, the learner's counts among them.
 
         Raises:
-            RunFailed: something else is among them, as a class of the user's may keep.
+            RunFailed: something is among them that would be refused when it is read, as a class of the user's may keep.
         """
         tensors = {name: x.detach() for name, x in entries.items() if isinstance(x, Tensor)}
         rest = {name: x for name, x in entries.items() if name not in tensors}
         plain = {name: x.item() if isinstance(x, np.generic) else x for name, x in rest.items()}
         for name, x in plain.items():
-            if not isinstance(x, bool | int | float | dict):
+            try:
+                msgspec.convert(x, _kind_of(name))
+            except msgspec.ValidationError:
+                what = x if isinstance(x, int | float) else type(x).__name__
                 raise RunFailed(
-                    f"a checkpoint cannot hold {name}, which is {type(x).__name__}: tensors and numbers alone"
-                )
+                    f"a checkpoint cannot hold {name}, which is {what}: tensors and finite numbers alone"
+                ) from None
         return cls(**_by_field(plain), tensors=tensors)
 
     def entries(self) -> dict[str, Any]:

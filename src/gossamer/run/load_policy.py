@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shlex
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gossamer.build.evaluation_tasks import training_tasks
 from gossamer.build.preflight import build_shapes
 from gossamer.build.roles import build_trained_policy
-from gossamer.config import check_ranges, from_dict, in_python, saved_settings, to_dict
+from gossamer.config import check_ranges, code_in, from_dict, in_python, saved_settings, to_dict
 from gossamer.envs.interface import read_interface
 from gossamer.errors import ConfigError
 from gossamer.machine import same_folder
 from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
 from gossamer.record.folder import RunFolder
+from gossamer.record.origin import is_found
 from gossamer.run.checkpoint_contents import (
     POLICY,
     PolicyOrigin,
@@ -149,7 +151,7 @@ def config_of(
 
     Args:
         folder: of the run.
-        env_id: the environment, named again.
+        env_id: the environment, named again; its new name, where a module of the old one is no more.
         trust: import what the run names.
         command: of gossamer that may be typed again so that it imports this; empty: a function was called from Python.
     """
@@ -166,6 +168,9 @@ def config_of(
     config = from_dict(saved)
     check_ranges(config)
     if env_id and env_id != config.env_id:
+        own = code_in(saved).get("env_id")
+        if own and not is_found(own):
+            return replace(config, env_id=env_id)
         raise ConfigError(
             f"the run was trained in {config.env_id}, not in {env_id}; leave that out"
         )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 from contextlib import closing, contextmanager, nullcontext
+from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build.evaluation_tasks import training_tasks
 from gossamer.envs.render import make_render_env, without_screen
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command, same_folder
+from gossamer.record.files import write_bytes
 from gossamer.roles.evaluation import play
 from gossamer.system.reading import expand
 
@@ -49,17 +51,23 @@ def record_video(
     Raises:
         ConfigError: the file cannot be written.
     """
-    writer = _open_video(str(path))
+    held = BytesIO()  # of a .gif, which imageio would try to write again and again on a full disk
+    writer = _open_video(str(path), held)
 
     def add(picture: Any) -> None:
         with _writing(path):
             writer.append_data(_even(picture))
 
     try:
-        return show_episode(config, policy, add, seed=seed, greedy=greedy, stop=stop)
+        shown = show_episode(config, policy, add, seed=seed, greedy=greedy, stop=stop)
     finally:
         with _writing(path):
             writer.close()
+            if data := held.getvalue():
+                write_bytes(expand(path), data)
+    with _writing(path):  # an encoder whose last bytes found no room does not say so
+        importlib.import_module("imageio.v2").get_reader(path).close()
+    return shown
 
 
 def show_episode(
@@ -93,7 +101,7 @@ def show_episode(
             )
 
 
-def _open_video(path: str) -> Any:
+def _open_video(path: str, held: BytesIO) -> Any:
     if not path.endswith(FORMATS):
         raise ConfigError(f"--video {path}: write {' or '.join(FORMATS)}, for example game.mp4")
     target = expand(path).absolute()
@@ -109,7 +117,7 @@ def _open_video(path: str) -> Any:
     try:
         imageio: Any = importlib.import_module("imageio.v2")
         if path.endswith(".gif"):
-            return imageio.get_writer(path, duration=1000 / VIDEO_FPS, loop=0)
+            return imageio.get_writer(held, format="gif", duration=1000 / VIDEO_FPS, loop=0)
         importlib.import_module("imageio_ffmpeg").get_ffmpeg_exe()  # its wheel may have none
         return imageio.get_writer(path, fps=VIDEO_FPS, macro_block_size=2, output_params=ENCODING)
     except (ImportError, RuntimeError, ValueError) as error:

@@ -14,7 +14,7 @@ const NONE = "\u2013";
 
 function bounds(values) {
   const known = values.filter((value) => typeof value === "number");
-  return known.length ? [Math.min(...known), Math.max(...known)] : [0, 0];
+  return known.length ? [Math.min(...known), Math.max(...known)] : [null, null];
 }
 
 /** Return what colours and sizes mean: the ranges of the graph's numbers, over the whole run where they are known. */
