@@ -214,7 +214,10 @@ def test_resume_and_show_config_are_read() -> None:
         ("x:y algorithm:a2c algorithm:ppo", "algorithm is chosen twice, a2c and ppo; leave one"),
         ("x:y --topology gossip topology:single", "topology is chosen twice, gossip and single"),
         ("x:y algorithm:vtrace --algorithm ppo", "algorithm is chosen twice, vtrace and ppo"),
-        ("x:y topology:gossip --topology.name single", "topology is chosen twice, gossip and single"),
+        (
+            "x:y topology:gossip --topology.name single",
+            "topology is chosen twice, gossip and single",
+        ),
         ('x:y algorithm:a2c --algorithm {"name":"ppo"}', "algorithm is chosen twice, a2c and ppo"),
         ("CartPole-v1 algoritm:ppo", "did you mean algorithm:ppo?"),
         ("algoritm:ppo", "did you mean algorithm:ppo?"),

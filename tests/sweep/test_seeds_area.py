@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from gossamer.config import make_config
-from gossamer.sweep.pool import PlannedRun
 from gossamer.errors import ConfigError
+from gossamer.sweep.pool import PlannedRun
 from gossamer.sweep.seeds import summary, train_seeds
 
 
