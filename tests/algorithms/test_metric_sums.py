@@ -6,7 +6,10 @@ import statistics
 
 import pytest
 import torch
+from algorithm_checks import minibatches_of, state_for
+from core_fakes import random_batch, small_policy, spec_of
 
+from gossamer.algorithms.a2c import A2C
 from gossamer.algorithms.base import with_deviations
 
 
@@ -64,3 +67,17 @@ def test_a_loss_may_report_some_of_them_alone(known):
     assert ("learner/explained_variance" in found) == ("error_square" in known)
     assert not any(name.endswith("_square") for name in found)
     assert "learner/advantage_std" not in found
+
+
+def test_sums_tell_the_deviation_of_targets_that_are_far_from_zero():
+    """Values are normalised by them: in float32 the deviation of returns of 1e6 +- 50 came out as 0, or as 300."""
+    algorithm, state = A2C(), state_for()
+    policy, batch = small_policy(spec_of()), random_batch(spec_of(), 64, 32)
+    batch.terminated[:] = batch.valid[:] = True
+    batch.reward[:] = 1e6 + 50.0 * torch.randn(64, 32, generator=state.generator)
+    (part,) = minibatches_of(algorithm, policy, batch, state)
+    sums = algorithm.loss(policy, part, state)[1]
+    mean, square = (
+        float(x) / float(n) for x, n in (sums[f"learner/target_{k}"] for k in ("mean", "square"))
+    )
+    assert (square - mean**2) ** 0.5 == pytest.approx(float(batch.reward.double().std()), rel=1e-3)

@@ -121,9 +121,8 @@ def test_a_goal_belongs_to_the_environment_it_was_given_for(tmp_path: Path) -> N
 
 def test_the_last_mention_wins() -> None:
     assert typed("x:y", "--seed", "1", "--seed", "2").seed == 2
-    assert typed("x:y", "algorithm:ppo", "--algorithm", "a2c").algorithm.name == "a2c"
     assert typed("x:y", "--algorithm.passes", "3", "--algorithm", "ppo").algorithm.passes == 3
-    assert typed("x:y", "algorithm:ppo", "algorithm:ppo").algorithm.name == "ppo"
+    assert typed("x:y", "algorithm:ppo", "--algorithm", "ppo").algorithm.name == "ppo"
 
 
 def test_resume_and_show_config_are_read() -> None:
@@ -216,6 +215,12 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 Algorithm:PPO", "did you mean algorithm:ppo?"),
         ("x:y algorithm:a2c algorithm:ppo", "algorithm is chosen twice, a2c and ppo; leave one"),
         ("x:y --topology gossip topology:single", "topology is chosen twice, gossip and single"),
+        ("x:y algorithm:vtrace --algorithm ppo", "algorithm is chosen twice, vtrace and ppo"),
+        (
+            "x:y topology:gossip --topology.name single",
+            "topology is chosen twice, gossip and single",
+        ),
+        ('x:y algorithm:a2c --algorithm {"name":"ppo"}', "algorithm is chosen twice, a2c and ppo"),
         ("CartPole-v1 algoritm:ppo", "did you mean algorithm:ppo?"),
         ("algoritm:ppo", "did you mean algorithm:ppo?"),
         ("algoritm:ppo CartPole-v1", "did you mean algorithm:ppo?"),

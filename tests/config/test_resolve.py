@@ -323,6 +323,18 @@ def test_resuming_another_environment_is_refused() -> None:
         assert to_dict(again) == begun
 
 
+def test_what_a_higher_choice_overruled_when_a_run_began_is_not_refused_when_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    low = write(tmp_path / "low.toml", 'env_id = "CartPole-v1"\n[algorithm]\npasses = 3\n')
+    high = write(tmp_path / "high.toml", 'algorithm = "a2c"\n')
+    typed: Any
+    for typed, configs in (({"algorithm": "a2c"}, [low]), ({}, [low, high])):
+        begun = to_dict(resolve(typed, configs=configs)[0])
+        assert to_dict(resolve(typed, configs=configs, resumed=begun)[0]) == begun
+        assert "is a setting of ppo, " in refusal(configs=[low], resumed=begun)
+
+
 def test_an_environment_is_needed() -> None:
     assert "gossamer train CartPole-v1" in refusal()
     assert "no environment" in refusal({"env_id": " "})

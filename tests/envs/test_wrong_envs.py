@@ -33,6 +33,10 @@ DEFAULTS = EnvConfig()
         ("nan_obs", r"step returned an observation whose entry 17 of 20 is nan; it must be"),
         ("no_reward", r"step returned the reward None; it must be a finite number"),
         (
+            "large_reward",
+            r"step returned the reward 1e\+300; it must be a finite number of float32",
+        ),
+        (
             "no_seed",
             r"fails in reset\(seed=1\): TypeError: .*unexpected keyword.*reset\(self, \*, seed=None, .*line \d+",
         ),

@@ -137,6 +137,9 @@ def test_a_file_answers_as_the_policy_does(
     step = OneStep(policy, interface.action).eval()
     recording = record(policy, RandomEnvs(policy.spec, 3), steps=50)
     description = describe(step, interface, {})
+    how = "squashed" if "squash" in settings else "scaled" if "scale_actions" in settings else ""
+    real = policy.spec.action.num_gaussian > 0
+    assert description["action"].get("real_numbers") == ((how or "clipped") if real else None)
     if interface.action["dtype"].startswith("int"):
         chosen = recording.outputs["action"].reshape(150, -1)
         assert len(np.unique(chosen, axis=0)) > 1, "the policy does choose"

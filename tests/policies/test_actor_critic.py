@@ -380,9 +380,10 @@ def test_squashed_actions_span_the_bounds():
     assert torch.equal(small_policy(spec).env_action(action), action)
     with pytest.raises(ConfigError, match="squash"):
         small_policy(spec_of(DISCRETE), squash=True)
-    endless = ActionSpec("gaussian", (1,), (-math.inf,), (math.inf,))
-    with pytest.raises(ConfigError, match="finite bounds"):
-        small_policy(spec_of(endless), squash=True)
+    for most in (math.inf, torch.finfo(torch.float32).max):
+        endless = ActionSpec("gaussian", (1,), (-most,), (most,))
+        with pytest.raises(ConfigError, match="finite bounds"):
+            small_policy(spec_of(endless), squash=True)
 
 
 def test_scaled_actions_reach_the_bounds_at_one_and_minus_one():
@@ -394,6 +395,11 @@ def test_scaled_actions_reach_the_bounds_at_one_and_minus_one():
     half = ActionSpec("gaussian", (2,), (-math.inf, 0.0), (math.inf, 4.0))
     policy = small_policy(spec_of(half), scale_actions=True)
     assert policy.env_action(torch.tensor([[3.0, 0.5]])).tolist() == [[3.0, 3.0]]
+    most = torch.finfo(torch.float32).max  # as some write what has no bound
+    policy = small_policy(
+        spec_of(ActionSpec("gaussian", (2,), (0.0, -most), (most, most))), scale_actions=True
+    )
+    assert policy.env_action(torch.tensor([[3.0, 0.5]])).tolist() == [[3.0, 0.5]]
     action = torch.tensor([1])
     assert torch.equal(small_policy(scale_actions=True).env_action(action), action)
 

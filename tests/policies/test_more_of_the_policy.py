@@ -47,3 +47,16 @@ def test_value_targets_of_long_ago_are_forgotten():
     policy.refresh()
     assert float(policy.value_mean) == pytest.approx(5.0, abs=1e-3)
     assert float(policy.value_scale()) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_a_last_reward_that_is_no_number_counts_as_none():
+    policy = small_policy(last_reward=True)
+    obs, starts = torch.randn(1, 2, *spec_of().obs_shape), torch.tensor([[False, True]])
+
+    def value(reward):
+        return policy(obs, starts, policy.initial_state(2), None, torch.full((1, 2), reward)).value
+
+    assert torch.equal(value(float("nan")), value(0.0))
+    assert torch.equal(value(float("inf")), value(1.0))
+    different = value(1.0) != value(0.0)
+    assert different.tolist() == [[True, False]], "where no episode begins"

@@ -130,6 +130,13 @@ def test_the_same_features_have_distance_zero(kind, seed, scale):
     assert (distances(now, now.flip(2).half(), kind) > 0.0).all()
 
 
+@pytest.mark.parametrize("kind", ["lp", "cosine", "kl"])
+def test_features_that_are_all_zero_have_no_distance_from_themselves(kind):
+    """As those of a layer of ReLUs may be, whose angle nobody knows."""
+    now = torch.zeros(7, 3, 16)
+    assert distances(now, now.half(), kind).tolist() == [0.0] * 3
+
+
 def test_one_state_against_every_row():
     """As attentive sampling compares: the newest state with all of a candidate's."""
     now = torch.randn(4, 3, 5, generator=torch.Generator().manual_seed(1)).half()

@@ -285,6 +285,15 @@ def test_value_moments_follow_the_targets():
     assert policy.value_scale().item() == pytest.approx(expected, rel=1e-4)
 
 
+def test_value_moments_do_not_hold_targets_that_make_an_update_infinite():
+    batch, *_ = batches_of(1)
+    batch.reward.mul_(1e25)
+    policy = small_policy(value_norm=True)
+    learner = make_learner(policy, A2C(value_norm=True), batch)
+    learner.learn_version()
+    assert (learner.nonfinite_updates, policy.value_moments.count) == (1, 0)
+
+
 @pytest.mark.parametrize("steps", [0, 40])
 def test_observation_moments_are_updated_after_a_version_until_frozen(steps):
     policy = small_policy(normalize_obs=True, normalize_steps=steps)

@@ -130,6 +130,10 @@ def no_reward():
     return Wrong(step=(np.zeros(3), None, False, False, {}))
 
 
+def large_reward():
+    return Wrong(step=(np.zeros(3), 1e300, False, False, {}))
+
+
 def nan_later():
     class Later(Wrong):
         steps = 0

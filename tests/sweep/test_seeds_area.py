@@ -1,4 +1,4 @@
-"""The area that is told of seeds is the one by which a sweep judges the same runs."""
+"""The area that is told of seeds is the one by which a sweep judges the same runs; and seeds that are none."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from gossamer.config import make_config
+from gossamer.errors import ConfigError
 from gossamer.sweep.pool import PlannedRun
-from gossamer.sweep.seeds import summary
+from gossamer.sweep.seeds import summary, train_seeds
 
 
 def seed_of(root: Path, seed: int, cause: str, returns: list[float]) -> PlannedRun:
@@ -43,3 +44,10 @@ def test_a_seed_that_reached_its_target_is_held_to_the_time_limit(
     ]
     (line,) = (x for x in summary(runs, tmp_path, make_config("CartPole-v1", given)) if "area" in x)
     assert line.endswith(f"10 to {height:.4g}")
+
+
+def test_seeds_of_which_the_last_is_none_are_refused_before_the_first(tmp_path: Path) -> None:
+    given = {"seed": 2**63 - 2, "run_folder": str(tmp_path / "new")}
+    with pytest.raises(ConfigError, match=r"^seed is 9223372036854775808; it must be at most"):
+        train_seeds(make_config("CartPole-v1", given), {}, 3, words=[])
+    assert not (tmp_path / "new").exists()

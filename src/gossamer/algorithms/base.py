@@ -439,7 +439,8 @@ def common_metrics(
             "learner/advantage_square": returns.advantage.square(),
             "learner/value_mean": value,
             "learner/target_mean": returns.target,
-            "learner/target_square": returns.target.square(),
+            # In float64, and with it all that are summed beside it: values are normalised by the deviation.
+            "learner/target_square": returns.target.double().square(),
             "learner/error_square": (returns.target - value).square(),
         }
         if isinstance(now, Joint):

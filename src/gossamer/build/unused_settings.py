@@ -36,7 +36,7 @@ def unused_in_words(
     lines: list[str] = []
     left = {*asked}
     learnt = [(WEIGHTS, f"learners begin with the weights of {weights}")] if weights else []
-    for names, why in (*learnt, *_unused(config, spec)):
+    for names, why in (*learnt, *unused(config, spec)):
         typed = [name for name in names if name in left]
         left.difference_update(typed)
         if idle := [f"{name} {_shown(config, name)}" for name in typed]:
@@ -55,7 +55,7 @@ def _shown(config: TrainConfig, name: str) -> str:
     return clipped(text or "none", 60)
 
 
-def _unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str]]:
+def unused(config: TrainConfig, spec: EnvSpec) -> Iterator[tuple[list[str], str]]:
     """Yield names of settings that change nothing, and why."""
     yield from _of_optimizer(config)
     yield from _of_network(config, spec)

@@ -9,7 +9,6 @@ from gossamer.config.files import preset_summary as preset_summary
 from gossamer.config.help import kinds as kinds
 from gossamer.config.help import train_help as train_help
 from gossamer.config.layers import FOR_REPLAYS as FOR_REPLAYS
-from gossamer.config.layers import RESUMED as RESUMED
 from gossamer.config.layers import as_read as as_read
 from gossamer.config.layers import explicit as explicit
 from gossamer.config.layers import from_dict as from_dict
@@ -18,6 +17,7 @@ from gossamer.config.layers import make_config as make_config
 from gossamer.config.layers import merge_layers as merge_layers
 from gossamer.config.layers import resolve as resolve
 from gossamer.config.layers import to_dict as to_dict
+from gossamer.config.merging import RESUMED as RESUMED
 from gossamer.config.names import nested as nested
 from gossamer.config.own_parts import refuse_unimportable as refuse_unimportable
 from gossamer.config.saved_settings import code_in as code_in

@@ -87,6 +87,20 @@ class Arguments(Options):
     reads_more: bool = False
     """Settings come from files or a run too."""
 
+    def place(self, name: str, value: Any) -> None:
+        """Set a dotted name; the last mention of a setting wins, but what has kinds is chosen once."""
+        kind = name.partition(".")[0]
+        before = self._chosen(kind)
+        place(self.settings, name, value)
+        if before and (after := self._chosen(kind)) != before and kind in _choices():
+            raise ConfigError(
+                f"{kind} is chosen twice, {before} and {after}; leave one of them out"
+            )
+
+    def _chosen(self, kind: str) -> Any:
+        section = self.settings.get(kind)
+        return section.get("name") if isinstance(section, dict) else section
+
     def parts(self) -> list[str]:
         """Return the kinds of parts that were typed, as `algorithm:ppo`."""
         replays = entries_of(self.settings.get("replays"))
@@ -115,13 +129,7 @@ def parse_train(words: Sequence[str]) -> Arguments:
         elif word.startswith("-") and len(word) > 1:
             _read_flag(word, rest, found)
         elif name and kind in _choices():
-            section = found.settings.get(kind)
-            before = section.get("name", name) if isinstance(section, dict) else section or name
-            if before != name:
-                raise ConfigError(
-                    f"{kind} is chosen twice, {before} and {name}; leave one of them out"
-                )
-            place(found.settings, f"{kind}.name", name)
+            found.place(f"{kind}.name", name)
         else:
             _read_env(word, found.settings)
     if not found.wants_help:
@@ -245,7 +253,7 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
     if name in fields_of(Options):
         _set_option(found, head, name, taken)
     else:
-        place(found.settings, name, taken)
+        found.place(name, taken)
 
 
 def _annotation_of(name: str) -> Any | None:

@@ -14,7 +14,7 @@ from gossamer.config.check import first_learnt, may_deal_rows, validate
 from gossamer.config.cores import AUTO, is_plain, learners_for, uses_gpu
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.machine_layers import ONE_HERE, learners_layers, tuned_layer, without_auto
-from gossamer.config.merging import Layer, is_preset, merge
+from gossamer.config.merging import RESUMED, Layer, is_preset, merge
 from gossamer.config.names import Entries, entries_of, nested
 from gossamer.config.saved_settings import saved_settings, settings_of_policy
 from gossamer.config.suggestions import REMOVED, SAVED
@@ -35,8 +35,6 @@ COMMAND_LINE = "command line"
 """Layer label of what was typed."""
 GIVEN = "settings"
 """Layer label of what a program gave."""
-RESUMED = "resumed run"
-"""Layer label of what a resumed run had saved."""
 INHERITED = "the policy's run"
 """Layer label of what a run had saved from whose policy another begins."""
 FOR_REPLAYS = "for replays"

@@ -22,6 +22,8 @@ from gossamer.config.values import expected, is_list, is_mapping, read_value, re
 from gossamer.errors import ConfigError
 
 T = TypeVar("T")
+RESUMED = "resumed run"
+"""Layer label of what a resumed run had saved."""
 
 
 class Layer(NamedTuple):
@@ -117,7 +119,7 @@ class _Merging:
         passed_on: list[Layer] = []
         for layer in given:
             if "name" in layer.settings:
-                asked, label = layer.settings["name"], layer.label
+                by, asked, label = label, layer.settings["name"], layer.label
                 if base is not None and isinstance(asked, str) and ":" in asked:
                     try:
                         part = own_parts.find(asked, base)
@@ -127,7 +129,8 @@ class _Merging:
                     by_name[asked] = part
                 if not isinstance(asked, str) or asked not in by_name:
                     raise _no_such_kind(layer, section, asked, [*map(str, by_name)])
-                if by_name[asked] is not chosen:
+                # What is typed as when the run began is overruled as it was then.
+                if by_name[asked] is not chosen or by == RESUMED:
                     passed_on = [lower._replace(overruled=True) for lower in passed_on]
                 chosen = by_name[asked]
             passed_on.append(layer)

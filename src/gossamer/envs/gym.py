@@ -263,12 +263,12 @@ def try_out(env_id: str, env: Any, settings: EnvConfig, *, looked_for_mask: bool
             f"first action may be; return it from reset too, or use {flag_of('mask')} off"
         )
     try:
-        finite = bool(np.isfinite(float(stepped[1])))
+        finite = abs(float(stepped[1])) <= float(np.finfo(np.float32).max)
     except (TypeError, ValueError):
         finite = False
     if not finite:
         raise ConfigError(
-            f"{env_id}: step returned the reward {stepped[1]!r}; it must be a finite number"
+            f"{env_id}: step returned the reward {stepped[1]!r}; it must be a finite number of float32"
         )
     if settings.episode_info and family.telling is None:
         raise ConfigError(

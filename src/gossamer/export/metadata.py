@@ -85,7 +85,11 @@ def describe(step: OneStep, interface: Interface, run: dict[str, Any]) -> dict[s
     spec = step.policy.spec
     inputs = step.inputs(2)
     outputs = step(**nested_obs(inputs))
-    params = _params(spec)
+    params, policy = _params(spec), step.policy.config
+    action = {"kind": spec.action.kind, **_action(spec, interface), "chosen": "greedy"}
+    if spec.action.num_gaussian:  # before they are clipped, which all are
+        scaled = "scaled" if policy.scale_actions else "clipped"
+        action["real_numbers"] = "squashed" if policy.squash else scaled
     if spec.mask is not None:
         params += f", {MASKED:g} where an action is forbidden"
     return plain(
@@ -98,7 +102,7 @@ def describe(step: OneStep, interface: Interface, run: dict[str, Any]) -> dict[s
             "environment": interface.environment,
             "observation": _observation(spec, interface),
             **_mask(spec, interface),
-            "action": {"kind": spec.action.kind, **_action(spec, interface), "chosen": "greedy"},
+            "action": action,
             "inputs": {name: _tensor(x, _input_meaning(name)) for name, x in inputs.items()},
             "outputs": {
                 name: _tensor(x, output_meaning(name, params)) for name, x in outputs.items()

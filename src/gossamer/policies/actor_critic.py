@@ -41,6 +41,8 @@ INITIAL_VARIANCE = 3.0
 MASKED = -1e9
 """Logit of an action that is not allowed: its probability is 0, and what is computed from it is the distribution of the
 others. An infinite one would make NaN of a KL divergence, and no stored column of it would count as finite."""
+UNBOUNDED = 1e30
+"""Bounds from which on an action has none: some environments write float32's largest number for infinity."""
 VALUE_WINDOW = 1e6
 """Value targets remembered by the value moments."""
 
@@ -485,7 +487,7 @@ def _bounds(spec: EnvSpec, config: PolicyConfig) -> tuple[Tensor, Tensor] | None
     ends = ([x for part in spec.action.each for x in _ends(part, name)] for name in ("low", "high"))
     low, high = (torch.tensor(x, dtype=torch.float32) for x in ends)
     centre, half = (high + low) / 2.0, (high - low) / 2.0
-    finite = half.isfinite()
+    finite = half < UNBOUNDED
     return torch.where(finite, centre, 0.0), torch.where(finite, half, 1.0)
 
 
@@ -498,7 +500,7 @@ def _check(spec: EnvSpec, config: PolicyConfig) -> None:
     if not config.squash:
         return
     bounds = [x for part in spec.action.each for x in (*part.low, *part.high)]
-    if not spec.action.num_gaussian or not all(abs(x) < float("inf") for x in bounds):
+    if not spec.action.num_gaussian or not all(abs(x) < UNBOUNDED for x in bounds):
         raise ConfigError(
             f"policy.squash needs continuous actions with finite bounds, {spec.env_id} has "
             f"{spec.action.kind} actions; leave it out"

@@ -357,7 +357,7 @@ class Learner:
         if self._nonfinite_in_a_row >= MAX_NONFINITE:
             hint = "try a smaller --optimizer.learning-rate, or --algorithm.reward-clip clamp"
             if self._batch is not None and not self._batch.reward.isfinite().all():
-                hint = "the environment's rewards are not finite"
+                hint = "the environment's rewards are not finite numbers of float32"
             elif self.nonfinite_updates == self.update:
                 hint = ("no update of the run was finite: rewards are far too large, or a loss or layers of your own "
                         "compute what is no finite number")  # fmt: skip

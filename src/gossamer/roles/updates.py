@@ -369,7 +369,7 @@ class Updates:
 
     def _add_targets(self) -> None:
         found = self._sums.index_select(0, self._of_targets)
-        known = is_finite(found[1])  # an update that is not finite is not made
+        known = is_finite(found[1].float())  # an update that is not finite in float32 is not made
         if self._may_end:
             known = known & (self._ended == 0.0)
         self._targets.add_(torch.where(known, found, 0.0))

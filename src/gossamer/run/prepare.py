@@ -15,7 +15,7 @@ from gossamer.build.preflight import (
     refuse_what_a_gpu_cannot_hold,
     refuse_what_memory_cannot_hold,
 )
-from gossamer.build.unused_settings import unused_in_words
+from gossamer.build.unused_settings import unused, unused_in_words
 from gossamer.config import TrainConfig, learnt_with, to_dict
 from gossamer.config.layers import COMMAND_LINE
 from gossamer.envs.registry import masked_as, may_mask, read_spec, try_to_repeat
@@ -180,7 +180,8 @@ def prepare(asked: Asked, folder: RunFolder | None) -> Prepared | Finished:
     elif config.init_from:
         source = RunFolder.open(config.init_from)
         refuse_misfit(config, spec, read_policy(source), torso)
-        if changed := [*policy_changed(learnt_with(source), to_dict(config))]:
+        idle = {name for names, _ in unused(config, spec) for name in names}
+        if changed := [*policy_changed(learnt_with(source), to_dict(config), idle)]:
             remark = (
                 f"the policy of {source.shown} computes something else with {', '.join(changed)}"
             )

@@ -14,7 +14,7 @@ from gossamer.replay.selectors.base import Selector
 from gossamer.system.reading import mapping
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
     from gossamer.build.plan import Plan
     from gossamer.machine import Machine
@@ -124,9 +124,12 @@ def as_computed(settings: dict[str, Any], before: Mapping[str, Any]) -> dict[str
     return {**settings, **sections}
 
 
-def policy_changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[str]:
-    """Say which settings have changed without which a run's parameters compute something else."""
-    return _changes_of((*COMPUTED, "algorithm.value_norm"), before, after)
+def policy_changed(
+    before: Mapping[str, Any], after: Mapping[str, Any], idle: Collection[str] = ()
+) -> Generator[str]:
+    """Say which settings, but those that are idle, have changed without which a run's parameters compute something else."""
+    names = [x for x in (*COMPUTED, "algorithm.value_norm") if x not in idle]
+    return _changes_of(names, before, after)
 
 
 def _in_changes(

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gossamer.compare.command import compare
-from gossamer.config import to_dict
+from gossamer.config import as_read, to_dict
 from gossamer.config.saved_settings import completed
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.exits import exit_of
@@ -61,11 +61,12 @@ def train_seeds(
         watched: waits for the dashboard beside the runs and says where it is; None: there is none.
 
     Raises:
-        ConfigError: the folder holds something else.
+        ConfigError: the folder holds something else, or the last seed is too large.
         RunFailed: a run failed; the others were trained to their end.
     """
     if config.init_from:
         refuse_moving(config.init_from)
+    as_read(replace(config, seed=config.seed + count - 1))
     identity = plain(json.loads(json.dumps(to_dict(replace(config, run_folder="", seed=0)))))
     folder = expand(config.run_folder) if config.run_folder else _folder_of(config, identity)
     _refuse_another(folder, identity)
