@@ -24,7 +24,7 @@ from gossamer.run.load_policy import config_of, policy_and_checkpoint, whose, wh
 from gossamer.run.stopping import GivenUp, Overdue, Stop, Watch, Watched, tell
 from gossamer.run.video_or_window import record_video, show_episode
 from gossamer.system.cores import num_cores
-from gossamer.system.devices import cpu_by_default
+from gossamer.system.devices import own_arithmetic
 from gossamer.system.reading import visible
 from gossamer.system.signs_of_life import GIVEN_UP
 from gossamer.system.streams import show_result
@@ -123,7 +123,7 @@ def _without_advice(failure: RunFailed) -> str:
     return str(failure).partition(GIVEN_UP)[0]
 
 
-@cpu_by_default()
+@own_arithmetic()
 def play_episodes(
     config: TrainConfig,
     policy: ActorCritic,
