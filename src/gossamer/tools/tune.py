@@ -75,19 +75,44 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
         )
         return
     _say(f"{env_id} on {num_cores()} cores: {first_rate:,.0f} steps/s with the defaults")
-    best_rate = kept_rate = first_rate
     trial = min(time.monotonic() - began, trial)
-    tried = _candidates(config, spec, plan)
-    for changes in tried:
+    found = _Found(first_rate, first_rate, first_rate)
+    try:
+        _try_changes(config, spec, plan, found, trial=trial, until=until - ENDING_SECONDS)
+    except KeyboardInterrupt:
+        if found.best:  # or an earlier look may have found more
+            _write(config, found, rates, target)
+        raise
+    _write(config, found, rates, target)
+
+
+@dataclasses.dataclass
+class _Found:
+    """What was found so far, by steps per second."""
+
+    default: float
+    fastest: float
+    kept: float
+    """With the changes that are kept for this machine."""
+    best: Changes = dataclasses.field(default_factory=Changes)
+    compared: bool = False
+    """Whether any change was measured."""
+
+
+def _try_changes(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, found: _Found, *, trial: float, until: float
+) -> None:
+    """Measure one change after another, for `trial` seconds each, and keep in `found` what is faster."""
+    for changes in _candidates(config, spec, plan):
         grown = changes.get("num_envs", plan.num_envs) / plan.num_envs
         needed = trial * max(grown, 1.0)
-        if time.monotonic() + needed + ENDING_SECONDS > until:
+        if time.monotonic() + needed > until:
             _say(f"no time is left for another trial of {needed:.0f} s; --seconds tries more")
-            break
+            return
         first = next(iter(changes))  # what else it brings with it is in the preset
         told = f"{first} = {_toml(changes[first])}"
         try:
-            rate = measured_rate(config, {**best, **changes}, needed)
+            rate = measured_rate(config, {**found.best, **changes}, needed)
         except (
             ConfigError,
             RunFailed,
@@ -97,22 +122,29 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
         if rate is None:
             _say(f"{told}: not measured, it began too late")
             continue
-        kept = rate > best_rate * _worth(config, changes)
+        found.compared = True
+        kept = rate > found.fastest * _worth(config, changes)
         _say(f"{told}: {rate:,.0f} steps/s{', added to the preset' if kept else ''}")
         if kept:
-            best, best_rate = {**best, **changes}, rate
+            found.best, found.fastest = {**found.best, **changes}, rate
             if first in TUNABLE:
-                kept_rate = rate
+                found.kept = rate
+
+
+def _write(config: TrainConfig, found: _Found, rates: Rates | None, target: Path) -> None:
+    """Keep what was found for this machine, and write it as a preset."""
+    best = found.best
     if config.num_learners > 1 and not TUNABLE.isdisjoint(
         best
     ):  # or what was tried beside them would be taken for one learner's
         best = {**_as_changes(config), **best}
-    _keep(config, best, rates, {"default": first_rate, "tuned": kept_rate})
+    if found.compared:  # else an earlier look has found more
+        _keep(config, best, rates, {"default": found.default, "tuned": found.kept})
     if not best:
         _say("nothing that was tried is faster than the defaults; no preset written")
         return
     lines = [
-        f"# Fastest of what was tried for {env_id} on {num_cores()} cores: {best_rate:,.0f} steps/s."
+        f"# Fastest of what was tried for {config.env_id} on {num_cores()} cores: {found.fastest:,.0f} steps/s."
     ]
     lines += [f"{name} = {_toml(value)}" for name, value in best.items()]
     text = "\n".join(lines) + "\n"
@@ -122,7 +154,9 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
         raise RunFailed(
             f"{target} cannot be written: {error.strerror or error}; it would hold {', '.join(lines[1:])}"
         ) from None
-    _say(f"wrote {target}; use it: gossamer train {quoted(env_id)} --config {quoted(target)}")
+    _say(
+        f"wrote {target}; use it: gossamer train {quoted(config.env_id)} --config {quoted(target)}"
+    )
 
 
 def _say(text: str) -> None:
