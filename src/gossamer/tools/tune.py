@@ -103,16 +103,17 @@ def _try_changes(
     config: TrainConfig, spec: EnvSpec, plan: Plan, found: _Found, *, trial: float, until: float
 ) -> None:
     """Measure one change after another, for `trial` seconds each, and keep in `found` what is faster."""
-    for changes in _candidates(config, spec, plan):
-        grown = changes.get("num_envs", plan.num_envs) / plan.num_envs
-        needed = trial * max(grown, 1.0)
+    for changes in _candidates(config, spec, plan, found):
+        tried = {**found.best, **changes}
+        before = found.best.get("num_envs", plan.num_envs)
+        needed = trial * max(changes.get("num_envs", before) / before, 1.0)
         if time.monotonic() + needed > until:
             _say(f"no time is left for another trial of {needed:.0f} s; --seconds tries more")
             return
         first = next(iter(changes))  # what else it brings with it is in the preset
         told = f"{first} = {_toml(changes[first])}"
         try:
-            rate = measured_rate(config, {**found.best, **changes}, needed)
+            rate = measured_rate(config, tried, needed)
         except (
             ConfigError,
             RunFailed,
@@ -123,10 +124,10 @@ def _try_changes(
             _say(f"{told}: not measured, it began too late")
             continue
         found.compared = True
-        kept = rate > found.fastest * _worth(config, changes)
+        kept = rate > found.fastest * _worth(_with(config, found.best), changes)
         _say(f"{told}: {rate:,.0f} steps/s{', added to the preset' if kept else ''}")
         if kept:
-            found.best, found.fastest = {**found.best, **changes}, rate
+            found.best, found.fastest = tried, rate
             if first in TUNABLE:
                 found.kept = rate
 
@@ -184,14 +185,17 @@ def _numbers_of_learners(cores: int) -> list[int]:
     return [n for n in powers if n <= min(cores, MAX_LEARNERS) and cores >= 4]
 
 
-def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[Changes]:
+def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan, found: _Found) -> Iterator[Changes]:
     """Yield changes to try: first those that are kept for the machine, which thus are measured with the usual environments."""
     pixels = spec.has_pixels and plan.device == "cpu"
-    cores = _share(config)
     if pixels and len(config.replays) == 1:
         for learners in _numbers_of_learners(num_cores()):
             if learners != config.num_learners and 0.25 <= learners / config.num_learners <= 4:
                 yield _as_changes(with_number(config.env_id, learners))
+        # The others are changes of the learners that are kept.
+        config = _with(config, found.best)
+        plan = make_plan(config, spec, this_machine().share_of(_share(config)))
+    cores = _share(config)
     yield {"env_groups": 1 if plan.env_groups > 1 else 2}
     rows = plan.num_envs * (config.unroll_length + 1)
     for micro in (plan.micro_batch_rows // 2, plan.micro_batch_rows * 2):
@@ -238,6 +242,10 @@ def _worth(config: TrainConfig, changes: Changes) -> float:
     return MORE_LEARNERS_WORTH if learners > config.num_learners else FEWER_LEARNERS_WORTH
 
 
+def _with(config: TrainConfig, changes: Changes) -> TrainConfig:
+    return merge(TrainConfig, [Layer("", to_dict(config)), Layer("", nested(changes))])[0]
+
+
 def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> float | None:
     """Return the steps per second of a training run of so many seconds with some settings changed; None: it began too late.
 
@@ -252,10 +260,8 @@ def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> floa
             "checkpoint_every_seconds": 0.0,
             "evaluation.every_seconds": 0.0,
         }
-        layers = [Layer("", to_dict(config)), Layer("", nested({**changes, **ends}))]
-        trial = merge(TrainConfig, layers)[0]
         try:
-            summary = train(trial, quiet=True).summary
+            summary = train(_with(config, {**changes, **ends}), quiet=True).summary
         except NeverBegan:
             return None
     ended = exit_of(summary)
