@@ -41,14 +41,15 @@ class Policy(ActorCritic):
     def __getstate__(self) -> dict[str, Any]:
         """Return what another process, or a file of `torch.save`, needs of it: not its interface's functions."""
         held = self.interface
-        made = (held.environment, held.observation_space, held.action_space)
-        return self.__dict__ | {"interface": (made, held.observation, held.action)}
+        spaces = (held.observation_space, held.action_space)
+        told = (held.environment, held.observation, held.action)
+        return self.__dict__ | {"interface": (spaces, told)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Be what was saved; the functions are made anew."""
-        made, observation, action = state["interface"]
+        (observes, acts), (environment, observation, action) = state["interface"]
         super().__setstate__(state)
-        found = interface_of(self.spec.env_id, *made, self.spec)
+        found = interface_of(self.spec.env_id, environment, observes, acts, self.spec)
         self.interface = replace(found, observation=observation, action=action)
 
     @property
