@@ -102,6 +102,30 @@ def test_more_learners_have_to_be_much_faster(
         assert preset == resolve({"env_id": pong})[0]
 
 
+def test_a_number_of_learners_is_compared_with_the_one_that_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: None
+) -> None:
+    """On 8 cores, of which 4 learners are the default; what is tried after them fits the one that is kept."""
+    for module in (tune, layers_module):
+        monkeypatch.setattr(module, "num_cores", lambda: 8)
+    monkeypatch.setattr(layers_module, "visible_gpus", list)
+    monkeypatch.setattr(tune, "core_rates", lambda *_, **__: RATES)
+    tried: list[dict[str, Any]] = []
+
+    def rate(_: Any, changes: dict[str, Any], __: float) -> float:
+        tried.append(changes)
+        return {1: 1.5, 2: 1.49}.get(changes.get("num_learners", 4), 1.0)
+
+    monkeypatch.setattr(tune, "measured_rate", rate)
+    target = tmp_path / "tuned.toml"
+    tune.main("PongNoFrameskip-v4", seconds=400.0, output=str(target))
+    kept = tomllib.loads(target.read_text())
+    assert kept["num_learners"] == 1
+    assert {x["num_envs"] for x in tried if x.get("num_learners") == 1} == {16, 32, 8}
+    threads = row_for(8).learner_threads
+    assert {x["learner_threads"] for x in tried if "learner_threads" in x} == {4, 8} - {threads}
+
+
 def test_what_was_measured_with_several_learners_is_kept_with_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: None
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import tomllib
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from gossamer.config import TrainConfig, make_config
 from gossamer.config.cores import MACHINE, row_for
 from gossamer.errors import RunFailed
-from gossamer.record.tuned import tuned_entries
+from gossamer.record.tuned import tuned_entries, write_tuned
 from gossamer.run.stopping import hand_over
 from gossamer.tools import tune
 from gossamer.tools.prediction import Rates, predicted
@@ -103,6 +104,41 @@ def test_a_signal_ends_it_though_the_run_that_it_stops_fails(
         tune.measured_rate(make_config("CartPole-v1"), {}, 1.0)
     assert signal.getsignal(number) == before
     assert not folders[0].exists()
+
+
+def test_ctrl_c_keeps_what_was_found_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: None
+) -> None:
+    def rate(_: Any, changes: dict[str, Any], __: float) -> float:
+        if "micro_batch_rows" in changes:
+            raise KeyboardInterrupt
+        return 1500.0 if "env_groups" in changes else 1000.0
+
+    monkeypatch.setattr(tune, "measured_rate", rate)
+    target = tmp_path / "t.toml"
+    with pytest.raises(KeyboardInterrupt):
+        tune.main("CartPole-v1", seconds=100.0, output=str(target))
+    assert tomllib.loads(target.read_text()).keys() == {"env_groups"}
+    (entry,) = tuned_entries()
+    assert entry["settings"].keys() == {"env_groups"}
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, RunFailed])
+def test_a_look_that_has_compared_nothing_replaces_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: None, ended: type[BaseException]
+) -> None:
+    entry = {"env_id": "CartPole-v1", "algorithm": "ppo", "settings": {"env_groups": 2}}
+    write_tuned(entry, {})
+
+    def rate(_: Any, changes: dict[str, Any], __: float) -> float:
+        if changes:
+            raise ended
+        return 1000.0
+
+    monkeypatch.setattr(tune, "measured_rate", rate)
+    with suppress(KeyboardInterrupt):
+        tune.main("CartPole-v1", seconds=100.0, output=str(tmp_path / "t.toml"))
+    assert tuned_entries() == [entry]
 
 
 def test_what_was_found_is_told_where_it_cannot_be_written(

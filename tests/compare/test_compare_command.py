@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -389,6 +390,24 @@ def test_small_returns_are_told_by_their_digits(capsys: Capture) -> None:
     value, low, high = (float(x) for x in re.findall(r"-?[\d.]+", line.partition(": IQM ")[2])[:3])
     assert low < value < high < 0
     assert value == pytest.approx(-0.9e-5, rel=0.05)
+
+
+def test_runs_that_may_not_be_looked_into_are_told_of(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_groups()
+    hidden, scan = Path("runs/CartPole-v1/fast-s1"), os.scandir
+    (hidden / "config.json").unlink()  # as who may not look sees it
+
+    def scandir(path: Path) -> Any:
+        if Path(path) == hidden:
+            raise PermissionError(13, "Permission denied")
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    for word in ("runs", "runs/*/fast*"):
+        assert main(["compare", word]) == 0
+        assert f"left out: {hidden} cannot be read: Permission denied" in capsys.readouterr().err
 
 
 def test_grouping_by_a_setting(capsys: Capture) -> None:

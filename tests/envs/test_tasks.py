@@ -1,4 +1,6 @@
+import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import gymnasium
@@ -30,6 +32,27 @@ def of(env_id, num_envs=4, workers=None, first_env=0, **tasks):
 
 def infos_of(envs):
     return [envs.episode_info(i) for i in range(envs.num_envs)]
+
+
+def test_threads_that_begin_together_find_every_family(monkeypatch):
+    theirs = {x: y for x, y in gymnasium.registry.items() if "multitask" not in str(y.entry_point)}
+    register, registered = gymnasium.register, []
+
+    def slowly(name, **given):
+        registered.append(name)
+        time.sleep(0.001)  # others go on meanwhile
+        register(name, **given)
+
+    def seen(_):
+        multitask.register()
+        return set(theirs)
+
+    monkeypatch.setattr(gymnasium.envs.registration, "registry", theirs)
+    monkeypatch.setattr(gymnasium, "registry", theirs)
+    monkeypatch.setattr(gymnasium, "register", slowly)
+    with ThreadPoolExecutor(3) as threads:
+        assert len({len(x) for x in threads.map(seen, range(3))}) == 1
+    assert len(registered) == len(set(registered))
 
 
 def test_extreme_acrobots_have_extreme_links_for_good():

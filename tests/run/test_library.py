@@ -129,9 +129,9 @@ def test_several_learners_tell_one_row_of_the_run(tmp_path: Path) -> None:
     assert "learner/return_of_1" in rows[-1]
 
 
-@pytest.mark.parametrize("kind", [ValueError, ConnectionError, ConfigError])
+@pytest.mark.parametrize("kind", [ValueError, ConnectionError, ConfigError, SystemExit])
 def test_an_error_in_a_programs_function_ends_the_run(
-    tmp_path: Path, kind: type[Exception]
+    tmp_path: Path, kind: type[BaseException]
 ) -> None:
     def on_row(row: dict[str, Any]) -> None:
         raise kind(f"no {len(row) > 0}")

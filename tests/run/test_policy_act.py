@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,9 @@ TINY = {
     "optimizer.learning_rate": 3e-2,
     "policy.hidden_sizes": [16],
 }
+
+
+FUNCTIONS = dict.fromkeys(["obs_format", "action_format", "mask"])
 
 
 def trained(folder: Path, name: str, **settings: Any) -> str:
@@ -63,7 +68,9 @@ def test_the_loop_and_the_hub_card_score_what_evaluation_says(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = trained(tmp_path, name, **({"total_env_steps": 200} if name == "Picture" else {}))
-    policy = gossamer.load_policy(run)
+    loaded = gossamer.load_policy(run)
+    policy = pickle.loads(pickle.dumps(loaded))  # as for another process
+    assert replace(policy.interface, **FUNCTIONS) == replace(loaded.interface, **FUNCTIONS)
     env = getattr(cases_envs, name)()
     told = gossamer.evaluate(run, episodes=2)
     assert loop(policy, env) == pytest.approx(told.mean, abs=1e-6)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,26 @@ def test_a_script_may_have_another_default_device(
         assert torch.empty(1).device.type == (device or "cpu"), "it holds again"
     assert scores[0] == scores[1]
     assert all(map(torch.equal, *(policy.shared_tensors() for policy in policies)))
+
+
+def test_a_program_may_compute_otherwise_around_a_run(tmp_path: Path) -> None:
+    around = {
+        "plain": nullcontext(),
+        "autocast": torch.autocast("cpu", dtype=torch.bfloat16),
+        "inference": torch.inference_mode(),
+    }
+    scores: list[tuple[float, ...]] = []
+    policies: list[gossamer.Policy] = []
+    for name, context in around.items():
+        run = str(tmp_path / name)
+        with context:
+            gossamer.train({"env_id": "CartPole-v1", **TINY, "run_folder": run}, quiet=True)
+        policies.append(gossamer.load_policy(run))
+        with context:
+            scores.append(gossamer.evaluate(tmp_path / "plain", episodes=3, sample=True).returns)
+    assert scores[0] == scores[1] == scores[2]
+    for policy in policies[1:]:
+        assert all(map(torch.equal, policies[0].shared_tensors(), policy.shared_tensors()))
 
 
 def test_two_runs_in_two_threads_are_what_each_alone_is(tmp_path: Path) -> None:

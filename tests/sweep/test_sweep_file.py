@@ -144,6 +144,10 @@ BAD = {
     "no maximum": (changed("max = 1e-2, ", ""), "has no max"),
     "unknown key in a range": (changed("log = true", "lg = true"), "lg is not known in a range; did you mean log?"),
     "logarithm of zero": (changed("min = 1e-4", "min = 0"), "a logarithmic range begins above 0"),
+    "a setting twice": (
+        changed("[2, 4]", "[2, 4]\noptimizer.learning-rate = [0.1]"),
+        "search.optimizer.learning_rate is given twice; leave one of them out",
+    ),
     "twice": (changed("[2, 4]", "[2, 2]"), "has 2 twice"),
     "single value": (changed("[2, 4]", "2"), "is 2, a single value"),
     "unknown setting": (changed("learning_rate", "learning_rat"), "did you mean optimizer.learning_rate?"),

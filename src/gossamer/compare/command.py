@@ -59,7 +59,7 @@ def compare(
         from gossamer.compare.plot import check_target
 
         target = check_target(plot)
-    paths = selected(words)
+    paths = selected(words, say)
     if len(paths) > MANY:
         say(f"reading {len(paths)} runs")
     runs = read_runs(paths, say, climbs=threshold is not None)
@@ -87,11 +87,11 @@ def compare(
     return "\n".join(map(visible, text.split("\n")))
 
 
-def selected(words: Sequence[str]) -> list[Path]:
+def selected(words: Sequence[str], say: Callable[[str], object] | None = None) -> list[Path]:
     """Return the run folders that words mean, each once; ConfigError if they all mean the same one."""
     by_place: dict[Path, Path] = {}
     for word in words:
-        for path in select_runs(word):
+        for path in select_runs(word, say=say):
             by_place.setdefault(path.resolve(), path)
     if len(by_place) == 1 and len(words) > 1:
         (path,) = by_place.values()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import threading
 from typing import Any
 
 import gymnasium
@@ -26,6 +27,8 @@ MUJOCO_PREFIXES = {
     "RandomMuJoCo": (True, True),
 }
 """Beginning of an id -> whether wind and masses differ from task to task; where neither does, no family."""
+_REGISTERING = threading.Lock()
+"""Held while ids are made known, which a program may do in several threads at once."""
 
 
 class _RandomAcrobot(AcrobotEnv):
@@ -161,24 +164,25 @@ def make_mujoco(base: str, *, wind: bool, mass: bool, **options: Any) -> MujocoI
 
 def register() -> None:
     """Let Gymnasium know the families' ids."""
-    if "RandomExtremeAcrobot-v1" in gymnasium.registry:
-        return
-    for name in ("RandomExtremeAcrobot", "RandomNormalAcrobot"):
-        gymnasium.register(
-            f"{name}-v1",
-            entry_point=f"{__name__}:{name}",
-            max_episode_steps=500,
-            reward_threshold=-100.0,
-        )
-    robots = [spec for spec in gymnasium.registry.values() if _is_robot(spec)]
-    for spec in robots:
-        for prefix, (wind, mass) in MUJOCO_PREFIXES.items():
+    with _REGISTERING:
+        if "RandomExtremeAcrobot-v1" in gymnasium.registry:
+            return
+        for name in ("RandomExtremeAcrobot", "RandomNormalAcrobot"):
             gymnasium.register(
-                prefix + spec.id,
-                entry_point=f"{__name__}:make_mujoco",
-                max_episode_steps=spec.max_episode_steps,
-                kwargs={"base": spec.id, "wind": wind, "mass": mass},
+                f"{name}-v1",
+                entry_point=f"{__name__}:{name}",
+                max_episode_steps=500,
+                reward_threshold=-100.0,
             )
+        robots = [spec for spec in gymnasium.registry.values() if _is_robot(spec)]
+        for spec in robots:
+            for prefix, (wind, mass) in MUJOCO_PREFIXES.items():
+                gymnasium.register(
+                    prefix + spec.id,
+                    entry_point=f"{__name__}:make_mujoco",
+                    max_episode_steps=spec.max_episode_steps,
+                    kwargs={"base": spec.id, "wind": wind, "mass": mass},
+                )
 
 
 def _is_robot(spec: Any) -> bool:

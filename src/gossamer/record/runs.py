@@ -8,7 +8,6 @@ import glob
 import json
 import os
 import stat
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from gossamer.system.reading import clipped, expand, listed, mapping, number, qu
 from gossamer.system.tables import columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from gossamer.record.exits import State
 
@@ -72,17 +71,20 @@ def find_run(run: str | os.PathLike[str], root: str = "runs") -> Path:
     raise ConfigError(f"no run {run!r}, neither a run folder nor part of one below {root}; {hint}")
 
 
-def select_runs(word: str, root: str = "runs") -> list[Path]:
+def select_runs(
+    word: str, root: str = "runs", *, say: Callable[[str], object] | None = None
+) -> list[Path]:
     """Return every run folder that a word means, sorted by path; ConfigError if there is none.
 
     Args:
         word: What `find_run` takes, but more than one run may fit; a folder, which means all runs below it; or a pattern
             with *, ? or [...] of paths, or of names below `root`.
         root: Where runs are kept.
+        say: Is told of the folders in which there may be more, as they cannot be read.
     """
     given = expand(word)
     if word and given.is_dir():
-        if found := find_runs(given):
+        if found := find_runs(given, say):
             return found
         raise ConfigError(f"folder {word} holds no runs; gossamer runs lists them")
     if glob.has_magic(word):
@@ -96,7 +98,7 @@ def select_runs(word: str, root: str = "runs") -> list[Path]:
         below = find_runs(Path(root))
         names = {path: path.relative_to(root).as_posix() for path in below}
         fitting = [x for x, name in names.items() if _fits_pattern(name, word)]
-        found = {*fitting, *(run for folder in folders for run in find_runs(folder))}
+        found = {*fitting, *(run for folder in folders for run in find_runs(folder, say))}
         if not found:
             raise ConfigError(
                 f"no run fits {word!r}, here or below {root}; gossamer runs lists them"
@@ -125,19 +127,25 @@ def is_surely_run(path: Path) -> bool:
     return any(is_there(path / name) for name in others)
 
 
-def find_runs(root: Path) -> list[Path]:
-    """Every run folder below `root`, sorted by path; links are not followed."""
-    return sorted(_walk(root, depth=6))
+def find_runs(root: Path, say: Callable[[str], object] | None = None) -> list[Path]:
+    """Every run folder below `root`, sorted by path; links are not followed, and folders that cannot be read are told of."""
+    return sorted(_walk(root, 6, say))
 
 
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
+def _walk(folder: Path, depth: int, say: Callable[[str], object] | None) -> Iterator[Path]:
     if is_run(folder):
         yield folder
     elif depth:
-        with suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                    yield from _walk(Path(entry.path), depth - 1)
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                        yield from _walk(Path(entry.path), depth - 1, say)
+        except PermissionError as error:
+            if say is not None:
+                say(f"left out: {folder} cannot be read: {error.strerror}")
+        except OSError:  # it is gone
+            pass
 
 
 def _last_begun(runs: list[Path]) -> Path:

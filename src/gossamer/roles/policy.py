@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 
+from gossamer.envs.interface import interface_of
 from gossamer.envs.masks import MASK, BadMask
 from gossamer.envs.spaces import Misfit
 from gossamer.policies.actor_critic import ActorCritic
@@ -35,6 +37,20 @@ class Policy(ActorCritic):
 
     interface: Interface
     """How to create the run's environment, and which form its observations, actions and masks have."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what another process, or a file of `torch.save`, needs of it: not its interface's functions."""
+        held = self.interface
+        spaces = (held.observation_space, held.action_space)
+        told = (held.environment, held.observation, held.action)
+        return self.__dict__ | {"interface": (spaces, told)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Be what was saved; the functions are made anew."""
+        (observes, acts), (environment, observation, action) = state["interface"]
+        super().__setstate__(state)
+        found = interface_of(self.spec.env_id, environment, observes, acts, self.spec)
+        self.interface = replace(found, observation=observation, action=action)
 
     @property
     def observation_space(self) -> Space[Any]:

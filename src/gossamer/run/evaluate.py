@@ -25,7 +25,7 @@ from gossamer.run.load_policy import config_of, policy_and_checkpoint, whose, wh
 from gossamer.run.stopping import GivenUp, Overdue, Stop, Unsaved, Watch, without_advice
 from gossamer.run.video_or_window import record_video, show_episode
 from gossamer.system.cores import num_cores
-from gossamer.system.devices import cpu_by_default, memory_told
+from gossamer.system.devices import memory_told, own_arithmetic
 from gossamer.system.ignored_signals import STOP_SIGNALS
 from gossamer.system.reading import visible
 from gossamer.system.signals import Signalled
@@ -111,7 +111,7 @@ def watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
             raise Signalled(stop.signal) from None
 
 
-@cpu_by_default()
+@own_arithmetic()
 def play_episodes(
     config: TrainConfig,
     policy: ActorCritic,

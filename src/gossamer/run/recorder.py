@@ -280,7 +280,7 @@ class Recorder:
             said = self._on_row(plain(row))
         except RunFailed:
             raise
-        except Exception as error:  # the user's code; its mistakes in settings are not this run's
+        except (Exception, SystemExit) as error:  # the user's; a ConfigError is not of this run
             raise RunFailed(f"on_row raised {type(error).__name__}: {error}") from error
         finally:
             self.is_at_callers = False

@@ -58,7 +58,7 @@ from gossamer.run.stopping import GivenUp, Overdue, Stop, Unsaved, Watch, Watche
 from gossamer.run.summary import summary_of
 from gossamer.run.supervisor import Supervisor
 from gossamer.system.beginning import Beginning
-from gossamer.system.devices import cpu_by_default, kept_algorithms
+from gossamer.system.devices import kept_algorithms, own_arithmetic
 from gossamer.system.gpus import unused_gpus
 from gossamer.system.reading import clipped, mapping
 
@@ -251,7 +251,7 @@ def _hand_over(asked: Asked, watch: Watch | None, *, failed: bool = False) -> No
         hand_over(watch.stop.signal, failed=failed)
 
 
-@cpu_by_default()
+@own_arithmetic()
 def _train(asked: Asked, watch: Watch) -> TrainResult:
     keep_freed_memory()
     with contextlib.ExitStack() as stack:

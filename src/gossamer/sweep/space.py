@@ -117,12 +117,13 @@ def read_space(search: Mapping[str, Any]) -> Space:
         search: as TOML has it.
 
     Raises:
-        ConfigError: a list or a range that is empty, or neither.
+        ConfigError: a list or a range that is empty, or neither, or a setting that is there twice.
     """
-    space = {
-        name.replace("-", "_"): _domain(name.replace("-", "_"), value, f"search.{name}")
-        for name, value in leaves(search)
-    }
+    space: Space = {}
+    for typed, value in leaves(search):
+        if (name := typed.replace("-", "_")) in space:
+            raise ConfigError(f"search.{name} is given twice; leave one of them out")
+        space[name] = _domain(name, value, f"search.{typed}")
     if not space:
         raise ConfigError(
             "[search] is empty; give a list or a range for at least one setting, for example "

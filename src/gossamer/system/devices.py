@@ -39,6 +39,18 @@ def cpu_by_default() -> Generator[None]:
 
 
 @contextlib.contextmanager
+def own_arithmetic() -> Generator[None]:
+    """Context in which this thread computes as a run's settings say, whatever `torch.autocast` and the like are around it."""
+    import torch
+
+    with cpu_by_default(), torch.inference_mode(mode=False), contextlib.ExitStack() as stack:
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+@contextlib.contextmanager
 def default_device_kept() -> Generator[None]:
     """Context after which torch's default device is what it was: simulators set it where they are imported or made."""
     before = _default_device()

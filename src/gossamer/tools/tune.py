@@ -75,19 +75,45 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
         )
         return
     _say(f"{env_id} on {num_cores()} cores: {first_rate:,.0f} steps/s with the defaults")
-    best_rate = kept_rate = first_rate
     trial = min(time.monotonic() - began, trial)
-    tried = _candidates(config, spec, plan)
-    for changes in tried:
-        grown = changes.get("num_envs", plan.num_envs) / plan.num_envs
-        needed = trial * max(grown, 1.0)
-        if time.monotonic() + needed + ENDING_SECONDS > until:
+    found = _Found(first_rate, first_rate, first_rate)
+    try:
+        _try_changes(config, spec, plan, found, trial=trial, until=until - ENDING_SECONDS)
+    except KeyboardInterrupt:
+        if found.best:  # or an earlier look may have found more
+            _write(config, found, rates, target)
+        raise
+    _write(config, found, rates, target)
+
+
+@dataclasses.dataclass
+class _Found:
+    """What was found so far, by steps per second."""
+
+    default: float
+    fastest: float
+    kept: float
+    """With the changes that are kept for this machine."""
+    best: Changes = dataclasses.field(default_factory=Changes)
+    compared: bool = False
+    """Whether any change was measured."""
+
+
+def _try_changes(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, found: _Found, *, trial: float, until: float
+) -> None:
+    """Measure one change after another, for `trial` seconds each, and keep in `found` what is faster."""
+    for changes in _candidates(config, spec, plan, found):
+        tried = {**found.best, **changes}
+        before = found.best.get("num_envs", plan.num_envs)
+        needed = trial * max(changes.get("num_envs", before) / before, 1.0)
+        if time.monotonic() + needed > until:
             _say(f"no time is left for another trial of {needed:.0f} s; --seconds tries more")
-            break
+            return
         first = next(iter(changes))  # what else it brings with it is in the preset
         told = f"{first} = {_toml(changes[first])}"
         try:
-            rate = measured_rate(config, {**best, **changes}, needed)
+            rate = measured_rate(config, tried, needed)
         except (
             ConfigError,
             RunFailed,
@@ -97,22 +123,29 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
         if rate is None:
             _say(f"{told}: not measured, it began too late")
             continue
-        kept = rate > best_rate * _worth(config, changes)
+        found.compared = True
+        kept = rate > found.fastest * _worth(_with(config, found.best), changes)
         _say(f"{told}: {rate:,.0f} steps/s{', added to the preset' if kept else ''}")
         if kept:
-            best, best_rate = {**best, **changes}, rate
+            found.best, found.fastest = tried, rate
             if first in TUNABLE:
-                kept_rate = rate
+                found.kept = rate
+
+
+def _write(config: TrainConfig, found: _Found, rates: Rates | None, target: Path) -> None:
+    """Keep what was found for this machine, and write it as a preset."""
+    best = found.best
     if config.num_learners > 1 and not TUNABLE.isdisjoint(
         best
     ):  # or what was tried beside them would be taken for one learner's
         best = {**_as_changes(config), **best}
-    _keep(config, best, rates, {"default": first_rate, "tuned": kept_rate})
+    if found.compared:  # else an earlier look has found more
+        _keep(config, best, rates, {"default": found.default, "tuned": found.kept})
     if not best:
         _say("nothing that was tried is faster than the defaults; no preset written")
         return
     lines = [
-        f"# Fastest of what was tried for {env_id} on {num_cores()} cores: {best_rate:,.0f} steps/s."
+        f"# Fastest of what was tried for {config.env_id} on {num_cores()} cores: {found.fastest:,.0f} steps/s."
     ]
     lines += [f"{name} = {_toml(value)}" for name, value in best.items()]
     text = "\n".join(lines) + "\n"
@@ -122,7 +155,9 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
         raise RunFailed(
             f"{target} cannot be written: {error.strerror or error}; it would hold {', '.join(lines[1:])}"
         ) from None
-    _say(f"wrote {target}; use it: gossamer train {quoted(env_id)} --config {quoted(target)}")
+    _say(
+        f"wrote {target}; use it: gossamer train {quoted(config.env_id)} --config {quoted(target)}"
+    )
 
 
 def _say(text: str) -> None:
@@ -150,14 +185,17 @@ def _numbers_of_learners(cores: int) -> list[int]:
     return [n for n in powers if n <= min(cores, MAX_LEARNERS) and cores >= 4]
 
 
-def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[Changes]:
+def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan, found: _Found) -> Iterator[Changes]:
     """Yield changes to try: first those that are kept for the machine, which thus are measured with the usual environments."""
     pixels = spec.has_pixels and plan.device == "cpu"
-    cores = _share(config)
     if pixels and len(config.replays) == 1:
         for learners in _numbers_of_learners(num_cores()):
             if learners != config.num_learners and 0.25 <= learners / config.num_learners <= 4:
                 yield _as_changes(with_number(config.env_id, learners))
+        # The others are changes of the learners that are kept.
+        config = _with(config, found.best)
+        plan = make_plan(config, spec, this_machine().share_of(_share(config)))
+    cores = _share(config)
     yield {"env_groups": 1 if plan.env_groups > 1 else 2}
     rows = plan.num_envs * (config.unroll_length + 1)
     for micro in (plan.micro_batch_rows // 2, plan.micro_batch_rows * 2):
@@ -204,6 +242,10 @@ def _worth(config: TrainConfig, changes: Changes) -> float:
     return MORE_LEARNERS_WORTH if learners > config.num_learners else FEWER_LEARNERS_WORTH
 
 
+def _with(config: TrainConfig, changes: Changes) -> TrainConfig:
+    return merge(TrainConfig, [Layer("", to_dict(config)), Layer("", nested(changes))])[0]
+
+
 def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> float | None:
     """Return the steps per second of a training run of so many seconds with some settings changed; None: it began too late.
 
@@ -218,10 +260,8 @@ def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> floa
             "checkpoint_every_seconds": 0.0,
             "evaluation.every_seconds": 0.0,
         }
-        layers = [Layer("", to_dict(config)), Layer("", nested({**changes, **ends}))]
-        trial = merge(TrainConfig, layers)[0]
         try:
-            summary = train(trial, quiet=True).summary
+            summary = train(_with(config, {**changes, **ends}), quiet=True).summary
         except NeverBegan:
             return None
     ended = exit_of(summary)
