@@ -49,11 +49,10 @@ class Window:
     def add(
         self, learner: int, episode_return: float, length: int, info: Mapping[str, float] = {}
     ) -> None:
-        """Add an episode; of what its environment tells of it, NaN says nothing."""
-        told = {name: x for name, x in info.items() if x == x}
+        """Add an episode, and what its environment tells of it."""
         with self._lock:
             own = self._own.setdefault(learner, deque(maxlen=WINDOW))
-            own.append(_Ended(episode_return, length, told))
+            own.append(_Ended(episode_return, length, info))
 
     def leave_out(self, absent: Iterable[int]) -> None:
         """Let the means be those of the other learners from now on; what these have told is kept.
@@ -104,16 +103,12 @@ class Window:
         if (mean := self.mean()) is None:
             return {}
         last = [episode for share in self._shares().values() for episode in share]
-        told: dict[str, list[float]] = {}
-        for episode in last:
-            for name, x in episode.info.items():
-                told.setdefault(f"info/{name}", []).append(x)
         return {
             "return_mean_100": mean,
             "return_min_100": min(x.earned for x in last),
             "return_max_100": max(x.earned for x in last),
             "length_mean_100": sum(x.length for x in last) / len(last),
-            **{name: sum(values) / len(values) for name, values in told.items()},
+            **{f"info/{name}": x for name, x in means_by_name(x.info for x in last).items()},
         }
 
     def state(self) -> WindowState:
@@ -135,6 +130,16 @@ class Window:
             infos = x.infos or [{}] * len(x.returns)
             ended = map(_Ended, x.returns, x.lengths, infos)
             self._own[x.rank] = deque(ended, maxlen=WINDOW)
+
+
+def means_by_name(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each number that environments tell of episodes; NaN says nothing."""
+    told: dict[str, list[float]] = {}
+    for info in infos:
+        for name, x in info.items():
+            if x == x:
+                told.setdefault(name, []).append(x)
+    return {name: sum(values) / len(values) for name, values in told.items()}
 
 
 def _mean_return(episodes: Collection[_Ended]) -> float:
