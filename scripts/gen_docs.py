@@ -85,6 +85,7 @@ Of several replays of one kind, the metrics of the second and further ones have 
 
 HEADINGS = {
     "": "The run",
+    "info": "What your environment tells",
     "learner": "Learning",
     "share": "Where the time goes",
 }

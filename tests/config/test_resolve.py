@@ -251,6 +251,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "did you mean pong?" in refusal(env, configs=["pogn"])
     assert "presets: attentive_pong, bench" in refusal(env, configs=["qqqq"])
     assert "not a .toml or .json file" in refusal(env, configs=[write(tmp_path / "f.yaml", "")])
+    there = write(tmp_path / "config.json", "{}")
+    assert f"whose settings are in {there};" in refusal(env, configs=[str(tmp_path)])
 
 
 def _made(path: Path) -> str:

@@ -59,6 +59,14 @@ def test_one_that_is_to_tell_and_cannot_is_refused():
         read_spec("CartPole-v1", settings, tries=True)
 
 
+def test_what_is_there_to_be_told_and_is_not_recorded_is_remarked_unless_that_is_wanted():
+    for asked, remarks in ((None, 1), (False, 0), (True, 0)):
+        spec = read_spec("task_envs:Windy", EnvConfig(family=False, episode_info=asked))
+        assert len(spec.remarks) == remarks
+    (remark,) = read_spec("task_envs:Windy", EnvConfig(family=False)).remarks
+    assert remark.endswith("which is not recorded: --env.episode-info true, or false")
+
+
 @pytest.mark.parametrize("workers", [None, 2])
 def test_what_fails_in_telling_names_the_environment(workers):
     envs = make("raises_later", workers)

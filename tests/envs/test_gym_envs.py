@@ -306,7 +306,7 @@ def test_every_supported_action_space(monkeypatch, action_space, kind, sizes, se
         (spaces.Tuple([spaces.Sequence(spaces.Discrete(2))]), spaces.Discrete(2)),
         (spaces.Text(5), spaces.Discrete(2)),
         (spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2)),
-        (spaces.Box(0, 255, (4, 40, 48, 3), np.uint8), spaces.Discrete(2)),
+        (spaces.Box(0, 255, (12, 40, 48, 3), np.uint8), spaces.Discrete(2)),
         (spaces.Discrete(2), spaces.Dict(x=spaces.Text(2))),
         (spaces.Discrete(2), spaces.Box(np.iinfo(np.int64).min, 5, (2,), np.int64)),
         (spaces.Discrete(2), spaces.Box(0, 70_000, (1,), np.int64)),

@@ -50,6 +50,18 @@ def test_what_no_network_can_take_is_left_out_and_told_once() -> None:
     assert spec.remarks == ()
 
 
+@pytest.mark.parametrize(("shape", "axes"), [((2, 40, 41, 3), (0, 3, 1, 2)), ((2, 3, 40, 41), ())])
+def test_stacked_pictures_are_one_picture_whose_frames_lie_in_its_channels(shape, axes) -> None:
+    camera = spaces.Box(0, 255, shape, np.uint8, seed=1)
+    form = obs_format("here", spaces.Dict({"camera": camera}))
+    (leaf,) = form.leaves
+    assert (leaf.name, leaf.kind, leaf.shape) == ("camera", "pixels", (6, 40, 41))
+    frames, batch = camera.sample(), form.empty(1)
+    form.write(batch, 0, {"camera": frames})
+    expected = frames.transpose(axes) if axes else frames
+    assert np.array_equal(batch["camera"][0], expected.reshape(6, 40, 41))
+
+
 def test_observations_are_written_leaf_by_leaf() -> None:
     env = nested_envs.Everything()
     form = obs_format("here", env.observation_space)

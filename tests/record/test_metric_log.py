@@ -40,6 +40,12 @@ def test_an_unknown_metric_is_refused_and_nothing_is_written(tmp_path: Path) -> 
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
 
 
+def test_what_an_environment_tells_of_episodes_is_a_metric(tmp_path: Path) -> None:
+    log = MetricLog(tmp_path / "metrics.jsonl")
+    log.write({"info/arm/success": 0.5})
+    log.close()
+
+
 def test_every_metric_has_a_unit_and_a_meaning() -> None:
     for name, metric in METRICS.items():
         assert metric.unit, name

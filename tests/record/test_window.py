@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import pytest
@@ -65,7 +66,7 @@ def test_learners_that_are_absent_do_not_count_until_they_are_back() -> None:
         window.add(0, 100.0, 10)
         window.add(1, 60.0, 10)
     assert window.full, "50 of each are 100"
-    assert [rank for rank, _, _ in window.state()] == [0, 1, 2], "it is kept"
+    assert [x.rank for x in window.state()] == [0, 1, 2], "it is kept"
     assert window.mean_of(2) == 1.0
     window.leave_out({3})
     assert window.mean() == pytest.approx(161.0 / 3)
@@ -74,3 +75,14 @@ def test_learners_that_are_absent_do_not_count_until_they_are_back() -> None:
     again = Window(4)
     again.load(window.state())
     assert again.metrics() == window.metrics()
+
+
+def test_means_of_what_environments_tell_are_told_and_kept() -> None:
+    window = Window(1)
+    for i in range(150):
+        window.add(0, 0.0, 1, {"success": float(i >= 125), "grip": 3.0 if i == 149 else math.nan})
+    row = window.metrics()
+    assert (row["info/success"], row["info/grip"]) == (0.25, 3.0)
+    again = Window(1)
+    again.load(window.state())
+    assert again.metrics() == row

@@ -17,4 +17,4 @@ def test_after_a_resume_the_means_are_those_of_the_last_hundred_episodes_still()
         again.add(1, 20.0, 5)
     assert (again.mean_of(0), again.mean_of(1)) == (10.0, 20.0)
     assert again.mean() == 15.0
-    assert [len(returns) for _, returns, _ in again.state()] == [100, 100], "no more is saved"
+    assert [len(x.returns) for x in again.state()] == [100, 100], "no more is saved"

@@ -89,6 +89,19 @@ def test_greedy_takes_the_mode_and_sampling_follows_its_seed():
     assert runs["a"] != runs["c"]
 
 
+def test_what_environments_tell_of_episodes_is_kept_with_its_means():
+    env_id, settings = "task_envs:Windy", EnvConfig(episode_info=True)
+    policy = small_policy(read_spec(env_id, settings))
+
+    def make(n):
+        return make_vec_env(env_id, num_envs=n, seed=1, settings=settings)
+
+    result = evaluated(policy, make, episodes=20, greedy=True, seed=0)
+    assert [x["steps"] for x in result.infos] == [5.0] * 20
+    assert result.as_dict()["info"] == {"wind": 0.0, "steps": 5.0}
+    assert len(result.plus(result).infos) == 40
+
+
 def test_recurrent_state_is_carried_and_cleared():
     policy = small_policy(core="lstm", core_size=4, last_action=True, last_reward=True)
     calls = []

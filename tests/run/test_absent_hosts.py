@@ -17,6 +17,7 @@ from gossamer.config import make_config
 from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import Mailboxes
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.window import OfLearner
 from gossamer.run.checkpoint_contents import TARGET, RunPolicies, from_disk, policy_of, to_disk
 from gossamer.run.finished import find_end
 from gossamer.run.host_protocol import Died
@@ -286,8 +287,8 @@ def test_returns_of_a_learner_that_is_lost_do_not_count(supervise):
 def test_a_finished_run_knows_who_was_there(supervise):
     run = run_without(supervise, 1, SETTINGS)
     saved = run.saved()
-    window = [(rank, [9.0] * 50, [1] * 50) for rank in (0, 2)]
-    window.append((1, [0.0], [1]))
+    window = [OfLearner(rank, [9.0] * 50, [1] * 50) for rank in (0, 2)]
+    window.append(OfLearner(1, [0.0], [1]))
     recorder = msgspec.structs.replace(saved.recorder, window=window)
     config = replace(run.config, total_env_steps=10**9, stop_at_return=8.0)
     finished = find_end(config, run.folder, msgspec.structs.replace(saved, recorder=recorder))

@@ -17,6 +17,7 @@ import torch
 from gossamer.config import from_dict
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+from gossamer.record.window import OfLearner
 from gossamer.run.checkpoint_contents import (
     InitialState,
     LearnerState,
@@ -70,6 +71,8 @@ def test_a_saved_run_is_written_as_it_was(checkpoint: Checkpoint) -> None:
         "settings": {},
         "plan": {"actors": 0, **checkpoint.state["plan"]},
     }
+    record = checkpoint.state["recorder"]
+    new["recorder"] = {**record, "window": [[*own, []] for own in record["window"]]}
     assert json.loads(json.dumps(facts)) == {**checkpoint.state, **new}
     assert tensors.keys() == checkpoint.tensors.keys()
     assert all(torch.equal(x, checkpoint.tensors[name]) for name, x in tensors.items())
@@ -148,13 +151,13 @@ def test_what_older_runs_have_not_written_is_filled_in(checkpoint: Checkpoint) -
     for name in ("cores", "hardware", "torch", "env_workers"):
         del facts["plan"][name]
     state = from_disk(changed(checkpoint, facts), 2)
-    assert state.recorder.window == [(0, [1.0, 1.0], [40, 40]), (1, [4.0], [40])]
+    assert state.recorder.window == [OfLearner(0, [1.0, 1.0], [40, 40]), OfLearner(1, [4.0], [40])]
     assert state.policies.best_learner == 1
     assert state.learners[0].own_env_steps == state.learners[0].env_steps
     assert (state.plan.cores, state.plan.hardware) == (0, "")
     del facts["recorder"]["returns_of"]
     window = from_disk(changed(checkpoint, facts), 2).recorder.window
-    assert window == [(0, [1.0, 1.0, 4.0], [10, 10, 40])]
+    assert window == [OfLearner(0, [1.0, 1.0, 4.0], [10, 10, 40])]
     facts["recorder"] |= {"returns": [], "lengths": []}
     assert from_disk(changed(checkpoint, facts), 2).recorder.window == []
     facts["best_learner"] = None
@@ -192,6 +195,7 @@ def test_what_older_runs_have_not_written_is_filled_in(checkpoint: Checkpoint) -
         (("exact",), "yes", "exact"),
         (("recorder", "window"), [[0, [1.0], []]], "recorder.window"),
         (("recorder", "window"), [[0, ["a"], ["b"]]], "recorder.window[0][1][0]"),
+        (("recorder", "window"), [[0, [1.0], [1], [{}, {}]]], "recorder.window"),
         (("recorder", "window"), 3, "recorder.window"),
         (("recorder", "seconds"), "long", "recorder.seconds"),
         (("recorder", "seconds"), float("nan"), "recorder.seconds"),

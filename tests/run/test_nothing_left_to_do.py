@@ -10,6 +10,7 @@ import pytest
 from fake_placement import PLAN, FakePlacement, part
 
 from gossamer.record.exits import Exit
+from gossamer.record.window import OfLearner
 from gossamer.run.checkpoint_contents import RecorderState, RunState
 from gossamer.run.finished import find_end
 
@@ -19,7 +20,7 @@ DONE = {"exit": asdict(Exit("done", "total_env_steps")), "exit_reason": "done"}
 def state_with(episodes: int = 0, updates: int = 5) -> RunState:
     """Return the state of a run of 10 env steps an update, whose last episodes earned 50."""
     learner = part(0, updates=updates)[1].learners[0]
-    window = [(0, [50.0] * episodes, [1] * episodes)]
+    window = [OfLearner(0, [50.0] * episodes, [1] * episodes)]
     recorder = RecorderState(window=window, episode_rows=episodes, seconds=8.0, paced=(40, 4.0))
     return RunState([learner], PLAN, exact=True, recorder=recorder)
 

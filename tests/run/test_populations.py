@@ -97,7 +97,7 @@ def test_a_population_tells_who_was_best(
     (folder / "summary.json").unlink()
     assert train(made, resume=str(folder), quiet=True).summary["best_learner"] == best
     window = state_json(folder)["recorder"]["window"]
-    held = {rank: len(returns) for rank, returns, _ in window}
+    held = {rank: len(returns) for rank, returns, *_ in window}
     assert held == {rank: sum(x["learner"] == rank for x in episodes) for rank in range(3)}
 
 
@@ -114,7 +114,7 @@ def test_of_a_population_that_was_not_evaluated_the_best_is_who_earned_most(
     made = config(tmp_path / "run", "algorithm.entropy_cost", [0.5, 0.0, 0.2], **settings)
     best = train(made).summary["best_learner"]
     state = state_json(tmp_path / "run")
-    earned = {rank: sum(x) / len(x) for rank, x, _ in state["recorder"]["window"]}
+    earned = {rank: sum(x) / len(x) for rank, x, *_ in state["recorder"]["window"]}
     assert best == state["policy_of"] == max(earned, key=earned.__getitem__)
     # At the end everyone is, as the best one's score alone says nothing of what the others have become.
     scored = [

@@ -7,11 +7,14 @@ from types import SimpleNamespace
 import pytest
 from fake_placement import FakePlacement
 
+from gossamer.record.window import OfLearner
 from gossamer.roles.acting_group import Episode
 from gossamer.run import pace as pace_module
 from gossamer.run.checkpoint_contents import RecorderState
 
-KEPT = RecorderState(window=[(0, [2.0], [10])], episode_rows=1, seconds=100.0, paced=(500, 50.0))
+KEPT = RecorderState(
+    window=[OfLearner(0, [2.0], [10])], episode_rows=1, seconds=100.0, paced=(500, 50.0)
+)
 """Of a run that had learnt 500 steps in 50 seconds."""
 
 

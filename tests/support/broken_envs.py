@@ -372,6 +372,18 @@ def nothing() -> None:
     """Returns no environment."""
 
 
+def several() -> gymnasium.vector.VectorEnv:
+    """Returns environments that are stepped at once."""
+    return gymnasium.vector.VectorEnv()
+
+
+class not_derived:  # noqa: N801
+    """An environment that does not derive from Gymnasium's, as those of Gym."""
+
+    def step(self, action: int) -> tuple[int, float, bool, dict]:
+        return 0, 0.0, True, {}
+
+
 NOT_CALLABLE = 3
 
 

@@ -73,6 +73,10 @@ def config_layer(name: str, label: str = "") -> Layer:
         return Layer(label, _parse(path, label))
     if name in preset_names():
         return Layer(label, _parse(_PRESETS / f"{name}.toml", label))
+    if (path / "config.json").is_file():
+        raise ConfigError(
+            f"{label}: the folder of a run, whose settings are in {path / 'config.json'}; --resume continues the run"
+        )
     if path.exists() or len(path.parts) > 1:
         raise ConfigError(
             f"{label}: not a .toml or .json file, nor a preset; gossamer list has them"

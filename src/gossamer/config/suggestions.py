@@ -127,7 +127,7 @@ EXPLAINED = {
     ("vf_coef", "value_coef", "value_loss_coef", "vf_loss_coeff", "value_loss_coeff"): (
         "{algorithm.value_cost} multiplies half the squared error: if yours multiplies the whole, set twice its value"
     ),
-    ("env_config", "env_kwargs", "env_args"): (
+    ("env_config", "env_kwargs", "env_args", "env.kwargs"): (
         "arguments of an environment belong into a function of a module of yours, such as "
         "make_big = functools.partial(make_maze, size=9): gossamer train module:make_big"
     ),
@@ -325,7 +325,7 @@ def unknown_setting(
     path, dot, last = with_any(name, names).rpartition(".")
     refused = f"{layer.shown(name)} is not a setting"
     for others, text in EXPLAINED.items():
-        if last in others or name in others:
+        if last in others or f"{name}.".startswith(tuple(f"{x}." for x in others)):
             return ConfigError(f"{refused}; {_in_names_of(layer, text)}")
     open_paths = {one.partition(f".{ANY}")[0] for one in names if f".{ANY}" in one}
     names = [one for one in names if not one.endswith(f".{ANY}")]  # which is no word

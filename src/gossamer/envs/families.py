@@ -60,6 +60,10 @@ class Family:
         """Whether there is a `set_task` of which nobody has said that it is to be called."""
         asked = settings.episode_info
         self._tells = bool(own) or self.is_one if asked is None else asked
+        self.unrecorded = (
+            asked is None and not self._tells and _having(env, "episode_info") is not None
+        )
+        """Whether there is an `episode_info` of which nobody has said whether it is to be recorded."""
         self._env = env
 
     @property

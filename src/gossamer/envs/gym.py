@@ -210,6 +210,8 @@ def _remarks(env_id: str, env: Any, family: Family) -> Iterator[str]:
             f"{env_id} has a method set_task, which is not called; if it is a family of tasks, as set_task(seed) "
             f"chooses one: {flag_of('family')} true"
         )
+    if family.unrecorded:
+        yield f"{env_id} has a property episode_info, which is not recorded: {flag_of('episode_info')} true, or false"
     advice = {
         NormalizeObservation: "--policy.normalize-obs true",
         NormalizeReward: "--algorithm.value-norm true",

@@ -215,10 +215,15 @@ def _call_maker(
     except RAISED as error:
         raise failed(env_id, "cannot be made", error) from error
     if not isinstance(env, gymnasium.Env):
-        raise ConfigError(
-            f"{env_id} returned {type(env).__name__}; it must return a gymnasium.Env and take no "
-            f"arguments"
-        )
+        kind, meant = type(env).__name__, ""
+        if isinstance(env, gymnasium.vector.VectorEnv):
+            meant = ", one alone: --env.workers N steps copies of it in N processes"
+        elif hasattr(env, "step"):  # of gym, or of nobody's
+            meant = (
+                "; wrap it in one, whose reset(seed, options) returns an observation and an info, and whose step "
+                "returns five values"
+            )
+        raise ConfigError(f"{env_id} returned {kind}; it must return a gymnasium.Env{meant}")
     _hold(env_id, env)  # pyright: ignore[reportUnknownArgumentType]
     if render_mode == "human" and not takes_mode and env.render_mode is None:
         close_env(env_id, env)

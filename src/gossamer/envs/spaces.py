@@ -453,9 +453,20 @@ def _box_format(env_id: str, space: Any) -> ObsFormat:
             return _format(space, (channels, rows, columns), "pixels", "channels_first")
         if rows <= MAX_CHANNELS and min(columns, channels) >= SMALLEST_IMAGE:
             return _format(space, shape, "pixels", "reshape")
+    if space.dtype == np.uint8 and len(shape) == 4:
+        frames, rows, columns, channels = shape
+        if frames * channels <= MAX_CHANNELS and min(rows, columns) >= SMALLEST_IMAGE:
+            return frames_format(space)
+        if frames * rows <= MAX_CHANNELS and min(columns, channels) >= SMALLEST_IMAGE:
+            return _format(space, (frames * rows, columns, channels), "pixels", "reshape")
     size = int(np.prod(shape))
     if size == 0 or (space.dtype == np.uint8 and len(shape) > 3):
-        raise _refused(env_id, "observation", space, "Box images [H, W, C], [C, H, W] and vectors")
+        raise _refused(
+            env_id,
+            "observation",
+            space,
+            "Box images [H, W, C], [C, H, W], stacks of these and vectors",
+        )
     if np.issubdtype(space.dtype, np.complexfloating):
         raise _refused(env_id, "observation", space, "Box of real numbers")
     return _format(space, (size,), "vector", "reshape")

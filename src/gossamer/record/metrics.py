@@ -82,6 +82,10 @@ METRICS: Mapping[str, Metric] = {
     "return_min_100": Metric("return", "smallest return of the last 100 training episodes"),
     "return_max_100": Metric("return", "largest return of the last 100 training episodes"),
     "length_mean_100": Metric("steps", "mean length of the last 100 training episodes"),
+    "info/name": Metric(
+        "as told",
+        "mean of a number of the environment's episode_info over those of the last 100 training episodes that tell it",
+    ),
     "learner/return_mean_100": Metric(
         "return",
         "mean return of this learner's own last 100 training episodes; only with several learners",
@@ -288,13 +292,15 @@ METRICS: Mapping[str, Metric] = {
 
 OWN = "own/"
 """Prefix of the metrics that come from parts of the user's own; METRICS cannot explain them."""
+_TOLD = re.compile(r"^(info/).*", re.DOTALL)
 _PARTS = re.compile(r"^(learner/entropy_nats/).*", re.DOTALL)
 _LINKS = re.compile(r"^(topology/(?:staleness_updates|disagreement)_of_|learner/return_of_)\d+$")
 _NUMBERED = re.compile(rf"^(replay/(?:{'|'.join(_KINDS)}))_(?:[2-9]|[1-9]\d+)_")
 
 
 def name_in_table(name: str) -> str:
-    """Return the name under which METRICS explains one: replays of a kind are numbered, links and parts of actions have names."""
+    """Return the name under which METRICS explains one: replays of a kind are numbered, links, parts of actions and what is told of episodes have names."""
+    name = _TOLD.sub(r"\1name", name)
     return _PARTS.sub(r"\1part", _LINKS.sub(r"\1n", _NUMBERED.sub(r"\1_", name)))
 
 

@@ -4,17 +4,34 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from gossamer.system.ranges import Whole
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
 WINDOW = 100
 """Episodes behind a mean return."""
-WindowState = list[tuple[Whole, list[float], list[Whole]]]
-"""By learner its rank, and the returns and lengths of its last episodes."""
+
+
+class OfLearner(NamedTuple):
+    """The last episodes of a learner, as a checkpoint holds them."""
+
+    rank: Whole
+    returns: list[float]
+    lengths: list[Whole]
+    infos: list[dict[str, float]] = []
+    """Older runs did not keep them."""
+
+
+WindowState = list[OfLearner]
+
+
+class _Ended(NamedTuple):
+    earned: float
+    length: int
+    info: Mapping[str, float]
 
 
 class Window:
@@ -25,15 +42,17 @@ class Window:
 
     def __init__(self, num_learners: int):
         self._size = num_learners
-        self._own: dict[int, deque[tuple[float, int]]] = {}  # by learner
+        self._own: dict[int, deque[_Ended]] = {}  # by learner
         self._absent: frozenset[int] = frozenset()
         self._lock = threading.Lock()
 
-    def add(self, learner: int, episode_return: float, length: int) -> None:
-        """Add an episode."""
+    def add(
+        self, learner: int, episode_return: float, length: int, info: Mapping[str, float] = {}
+    ) -> None:
+        """Add an episode, and what its environment tells of it."""
         with self._lock:
             own = self._own.setdefault(learner, deque(maxlen=WINDOW))
-            own.append((episode_return, length))
+            own.append(_Ended(episode_return, length, info))
 
     def leave_out(self, absent: Iterable[int]) -> None:
         """Let the means be those of the other learners from now on; what these have told is kept.
@@ -47,7 +66,7 @@ class Window:
     def _num_there(self) -> int:
         return self._size - len(self._absent)
 
-    def _shares(self, episodes: int = WINDOW) -> dict[int, list[tuple[float, int]]]:
+    def _shares(self, episodes: int = WINDOW) -> dict[int, list[_Ended]]:
         """Return each learner's share of the last episodes, of those that are there and have finished one."""
         each, absent = -(-episodes // self._num_there), self._absent
         with self._lock:
@@ -86,24 +105,42 @@ class Window:
         last = [episode for share in self._shares().values() for episode in share]
         return {
             "return_mean_100": mean,
-            "return_min_100": min(x for x, _ in last),
-            "return_max_100": max(x for x, _ in last),
-            "length_mean_100": sum(length for _, length in last) / len(last),
+            "return_min_100": min(x.earned for x in last),
+            "return_max_100": max(x.earned for x in last),
+            "length_mean_100": sum(x.length for x in last) / len(last),
+            **{f"info/{name}": x for name, x in means_by_name(x.info for x in last).items()},
         }
 
     def state(self) -> WindowState:
-        """Return every learner's rank, and its episodes' returns and lengths."""
+        """Return the last episodes of every learner."""
         return [
-            (rank, [x for x, _ in own], [length for _, length in own])
+            OfLearner(
+                rank,
+                [x.earned for x in own],
+                [x.length for x in own],
+                [dict(x.info) for x in own] if any(x.info for x in own) else [],
+            )
             for rank, own in sorted(self._own.items())
         ]
 
     def load(self, state: WindowState) -> None:
         """Continue from `state`."""
         self._own.clear()
-        for rank, returns, lengths in state:
-            self._own[rank] = deque(zip(returns, lengths, strict=True), maxlen=WINDOW)
+        for x in state:
+            infos = x.infos or [{}] * len(x.returns)
+            ended = map(_Ended, x.returns, x.lengths, infos)
+            self._own[x.rank] = deque(ended, maxlen=WINDOW)
 
 
-def _mean_return(episodes: Collection[tuple[float, int]]) -> float:
-    return sum(x for x, _ in episodes) / len(episodes)
+def means_by_name(infos: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each number that environments tell of episodes; NaN says nothing."""
+    told: dict[str, list[float]] = {}
+    for info in infos:
+        for name, x in info.items():
+            if x == x:
+                told.setdefault(name, []).append(x)
+    return {name: sum(values) / len(values) for name, values in told.items()}
+
+
+def _mean_return(episodes: Collection[_Ended]) -> float:
+    return sum(x.earned for x in episodes) / len(episodes)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.record.window import means_by_name
 from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.inference import Inference, nothing_carried, take_step
 from gossamer.spec import map_obs
@@ -49,6 +50,8 @@ class Evaluation:
     """Number of each episode's task; empty without a family of tasks."""
     held_out: Evaluation | None = None
     """Evaluation of the same policy on tasks that training does not see; None if there are no such tasks."""
+    infos: tuple[dict[str, float], ...] = ()
+    """What the environment tells of each episode in its episode_info; empty if it tells nothing."""
 
     def __str__(self) -> str:
         played = f"{len(self.returns):,} episode{'s' * (len(self.returns) != 1)}"
@@ -72,6 +75,11 @@ class Evaluation:
         return float(np.std(scores, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
 
     @property
+    def info(self) -> dict[str, float]:
+        """Mean of each number in `infos`, over the episodes in which it is not NaN."""
+        return means_by_name(self.infos)
+
+    @property
     def half_width(self) -> float:
         """Half the width of the mean's 95 % interval; infinite for a single episode or a single task."""
         return half_width(self.standard_error, len(set(self.tasks)) or len(self.returns))
@@ -88,6 +96,7 @@ class Evaluation:
             self.lengths + other.lengths,
             self.truncated + other.truncated,
             self.tasks + other.tasks,
+            infos=self.infos + other.infos,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -99,6 +108,8 @@ class Evaluation:
             "lengths": list(self.lengths),
             "truncated": self.truncated,
         }
+        if self.infos:
+            row["info"] = self.info
         if self.tasks:
             row["tasks"] = list(self.tasks)
         if self.held_out is not None:
@@ -187,6 +198,7 @@ def play(
     generator = torch.Generator(device=device).manual_seed(seed)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
     episode = np.arange(n)  # which episode each env plays; >= episodes once it has played its share
+    infos: list[dict[str, float]] = [{}] * episodes
     truncated, left = 0, episodes
     obs: Any = envs.start(np.full(n, first_episode, dtype=np.int64))
     ended, was_reset = np.zeros(n, dtype=bool), np.ones(n, dtype=bool)
@@ -214,10 +226,13 @@ def play(
                 finished = ended & playing
                 truncated += int((result.truncated & finished).sum())
                 left -= int(finished.sum())
+                for i in np.flatnonzero(finished).tolist():
+                    infos[episode[i]] = envs.episode_info(i)
                 episode = episode + n * ended
             if on_step:
                 on_step(envs, episodes - left)
-    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated)
+    told = tuple(infos) if any(infos) else ()
+    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated, infos=told)
 
 
 class Steps:

@@ -20,7 +20,7 @@ from torch import Tensor
 from gossamer.build.plan import Plan
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import STATE
-from gossamer.record.window import WindowState
+from gossamer.record.window import OfLearner, WindowState
 from gossamer.system.messages import Message
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.ranges import Amount, Number, Whole
@@ -340,8 +340,10 @@ class _OlderRecord(msgspec.Struct, frozen=True):
     def window(self) -> WindowState:
         """Return them as they are written now; of several learners it is not known whose each length was."""
         if self.returns_of:
-            return [(rank, x, self.lengths[-1:] * len(x)) for rank, x in self.returns_of if x]
-        return [(0, self.returns, self.lengths)] if self.lengths else []
+            return [
+                OfLearner(rank, x, self.lengths[-1:] * len(x)) for rank, x in self.returns_of if x
+            ]
+        return [OfLearner(0, self.returns, self.lengths)] if self.lengths else []
 
 
 def _with_older_facts(facts: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -379,8 +381,9 @@ def _refuse_contradictions(state: RunState, path: Path) -> None:
     for name in ("hardware", "torch"):
         if not getattr(plan, name).isprintable():
             raise _damaged(path, f"plan.{name}")
-    if any(len(returns) != len(lengths) for _, returns, lengths in state.recorder.window):
-        raise _damaged(path, "recorder.window")
+    for x in state.recorder.window:
+        if not len(x.returns) == len(x.lengths) == len(x.infos or x.returns):
+            raise _damaged(path, "recorder.window")
     # As many episodes are under way as there are environments, before any of those is made.
     names = [f"actor.{group}.episodes" for group in range(min(plan.env_groups, plan.num_envs))]
     for learner in state.learners:

@@ -266,6 +266,8 @@ def evaluate_run(
     print(f"checkpoint {checkpoint}, {owner}{count}, {how}, seed {seed}: {scores}")
     if (held_out := result.held_out) is not None:
         print(f"{_count_in_words(held_out)} held out: {_scores_in_words(held_out)}")
+    if config.env.episode_info and result.info:  # a family tells of its tasks, unasked
+        print("means: " + ", ".join(f"{visible(name)} {x:.4g}" for name, x in result.info.items()))
 
 
 def _count_in_words(result: Evaluation) -> str:

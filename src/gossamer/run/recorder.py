@@ -151,7 +151,7 @@ class Recorder:
 
     def on_episode(self, episode: Episode, learner: int, env_steps: int) -> None:
         """Record a finished training episode of a learner, at so many env steps of all."""
-        self.window.add(learner, episode.episode_return, episode.length)
+        self.window.add(learner, episode.episode_return, episode.length, episode.info)
         self.episodes.write(
             env=episode.env,
             episode_return=episode.episode_return,
