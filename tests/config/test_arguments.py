@@ -121,6 +121,7 @@ def test_a_goal_belongs_to_the_environment_it_was_given_for(tmp_path: Path) -> N
 
 def test_the_last_mention_wins() -> None:
     assert typed("x:y", "--seed", "1", "--seed", "2").seed == 2
+    assert typed("x:y", "--algorithm", "ppo", "--algorithm", "a2c").algorithm.name == "a2c"
     assert typed("x:y", "--algorithm.passes", "3", "--algorithm", "ppo").algorithm.passes == 3
     assert typed("x:y", "algorithm:ppo", "--algorithm", "ppo").algorithm.name == "ppo"
 

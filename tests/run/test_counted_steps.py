@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from fake_placement import FakePlacement, Supervised
 from runs import rows_of
 
@@ -117,6 +118,7 @@ def test_actors_that_step_do_not_wait_at_the_same_time(monkeypatch: pytest.Monke
             learner=learner, actor=actor, queue=queue,
             board=SimpleNamespace(waited_seconds=0.0), checkpoint_seconds=0.0,
             plan=SimpleNamespace(device="cpu", lag=lag, actors=actors),
+            policy=SimpleNamespace(device=torch.device("cpu")),
         )  # fmt: skip
         rows = Rows(SimpleNamespace(parts=[parts]))  # type: ignore[arg-type]
         rows.make()

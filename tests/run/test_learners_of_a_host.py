@@ -63,7 +63,9 @@ def test_simulators_are_closed_where_learners_cannot_be_built(
     topology = "single" if "num_learners" in settings else IN_STEP
     with pytest.raises(ConfigError, match=says):
         built(topology, "counting_envs:OfItsOwn", **settings)
-    assert len((tmp_path / "made").read_text()) >= 3
+    assert len((tmp_path / "made").read_text()) >= (3 if settings == {} else 1), (
+        "once one cannot be built no other is begun"
+    )
     assert not list(tmp_path.glob("*.lives"))
 
 

@@ -87,12 +87,15 @@ class Arguments(Options):
     reads_more: bool = False
     """Settings come from files or a run too."""
 
+    by_word: set[str] = field(default_factory=set[str])
+    """Kinds of parts that a word has chosen, as algorithm:ppo."""
+
     def place(self, name: str, value: Any) -> None:
-        """Set a dotted name; the last mention of a setting wins, but what has kinds is chosen once."""
+        """Set a dotted name; the last mention of a setting wins, but what a word chooses is chosen once."""
         kind = name.partition(".")[0]
         before = self._chosen(kind)
         place(self.settings, name, value)
-        if before and (after := self._chosen(kind)) != before and kind in _choices():
+        if before and kind in self.by_word and (after := self._chosen(kind)) != before:
             raise ConfigError(
                 f"{kind} is chosen twice, {before} and {after}; leave one of them out"
             )
@@ -129,6 +132,7 @@ def parse_train(words: Sequence[str]) -> Arguments:
         elif word.startswith("-") and len(word) > 1:
             _read_flag(word, rest, found)
         elif name and kind in _choices():
+            found.by_word.add(kind)
             found.place(f"{kind}.name", name)
         else:
             _read_env(word, found.settings)

@@ -29,6 +29,8 @@ VIDEOS = "videos"
 """Folder in that of a run."""
 
 
+SAME_PROCESS_SECONDS = 0.1
+"""Largest difference of the times at which one process is said to have begun."""
 SEEDS = "seeds.json"
 """Describes the seeds in a folder of `gossamer train --seeds`."""
 
@@ -150,13 +152,17 @@ def _walk(folder: Path, depth: int, say: Callable[[str], object] | None) -> Iter
 
 def _last_begun(runs: list[Path]) -> Path:
     """Return the run whose last session began last; of its copies, which tell of the same session, the one written first."""
-    sessions = {x: last_session(table_in(FolderReader(x), "meta.json")) for x in runs}
     written = {x: _written(x) for x in runs}
-    began = {x: number(sessions[x].get("time_unix")) or written[x] for x in runs}
+    began: dict[Path, float] = {}
+    told: set[str] = set()
+    for run in sorted(runs, key=lambda x: (written[x], len(str(x)))):
+        session = last_session(table_in(FolderReader(run), "meta.json"))
+        if not session or str(session) not in told:  # else it is a copy
+            told.add(str(session))
+            began[run] = number(session.get("time_unix")) or written[run]
     # A session's time is that of its process, of which a program may begin several, reckoned each time.
-    last = max(runs, key=lambda x: (round(began[x], 1), written[x], x.name))
-    copies = [x for x in runs if sessions[x] and sessions[x] == sessions[last]]
-    return min(copies or [last], key=lambda x: (written[x], len(str(x))))
+    newest = max(began.values()) - SAME_PROCESS_SECONDS
+    return max((x for x in began if began[x] >= newest), key=lambda x: (written[x], x.name))
 
 
 def _written(path: Path) -> float:
